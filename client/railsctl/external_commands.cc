@@ -60,7 +60,7 @@ void AddExternalCommand(const std::string& name, const std::string& description,
   CLI::App* command = app.add_subcommand(name, absl::StrCat(description, "; runs ", program, " with all arguments."));
   command->prefix_command();
   command->fallthrough(false);
-  command->set_help_flag();  // --help is the program's
+  command->set_help_flag();  // the program itself prints --help
   command->callback([&context, command, program] {
     std::vector<std::string> arguments = command->remaining();
     context.run = [&context, program, arguments = std::move(arguments)] {

@@ -90,7 +90,7 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
 }
 
 absl::StatusOr<uint64_t> ParseRate(absl::string_view text) {
-  // "400Gb/s" means bits to those who write it so, and units are read in any case.
+  // Refuses "400Gb/s": its writer means bits, but units ignore case, so it would be read as bytes.
   if (const absl::string_view unit = absl::StripSuffix(text, "/s"); absl::EndsWith(unit, "b")) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' may be bits or bytes; write for example 400gbit or 50GB/s"));

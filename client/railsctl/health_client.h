@@ -18,9 +18,9 @@ const char* ServingStatusName(ServingStatus status);  // "SERVING", ...
 absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const std::string& service,
                                           absl::Duration timeout);
 
-// Asks the page of a daemon on any machine, at `address` ("HOST:PORT", its metrics.listen): /healthz when `service` is
-// "live", /readyz when it is empty. Error: UNAVAILABLE, nobody answers as railsd does; INVALID_ARGUMENT, the address or
-// another service.
+// Asks the HTTP port of a daemon on any machine, at `address` ("HOST:PORT", its metrics.listen): /healthz if `service`
+// is "live", /readyz if it is empty. UNAVAILABLE: no answer, or not that of railsd. INVALID_ARGUMENT: the address is
+// malformed, or `service` is another one.
 absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, const std::string& service,
                                                   absl::Duration timeout);
 

@@ -76,7 +76,7 @@ void OnAnswer(evhttp_request* request, void* argument) {
   }
 }
 
-// One turn of the loop has no end while a server keeps it busy.
+// Ends the present turn of the loop at the deadline, because a server that keeps sending would keep the turn going.
 void OnWake(evutil_socket_t /*fd*/, short /*events*/, void* base) {  // NOLINT(google-runtime-int): libevent's
   event_base_loopbreak(static_cast<event_base*>(base));
 }
@@ -102,7 +102,7 @@ class Fetcher {
       Wait();
       Finish();
     }
-    // Callbacks that had been put off keep what they were for until they are called.
+    // Runs the deferred callbacks of libevent, because they hold memory until they have run.
     if (base_ != nullptr) event_base_loop(base_.get(), EVLOOP_NONBLOCK);
   }
 
@@ -126,15 +126,15 @@ class Fetcher {
     }
     evhttp_connection_set_max_headers_size(transfer.connection.get(), static_cast<ev_ssize_t>(limits_.header_bytes));
     evhttp_connection_set_max_body_size(transfer.connection.get(), static_cast<ev_ssize_t>(limits_.body_bytes));
-    // Interim answers without an end and endless lines count in no limit of libevent: reading stops, until the
-    // deadline.
+    // No limit of libevent counts interim answers and unfinished lines. This watermark stops reading them, and the
+    // deadline then ends the transfer.
     bufferevent_setwatermark(evhttp_connection_get_bufferevent(transfer.connection.get()), EV_READ, 0,
                              limits_.header_bytes + limits_.body_bytes);
     evhttp_request_set_error_cb(request, &OnError);
     evkeyvalq* const headers = evhttp_request_get_output_headers(request);
     evhttp_add_header(headers, "Host", server.host.c_str());
     evhttp_add_header(headers, "Connection", "close");
-    // Takes the request over, also if it fails.
+    // Owns the request from now on, also if it fails.
     if (evhttp_make_request(transfer.connection.get(), request, EVHTTP_REQ_GET, path_.c_str()) != 0 &&
         !transfer.answer) {
       transfer.answer = absl::UnavailableError(kNoConnection);
@@ -154,7 +154,7 @@ class Fetcher {
     event_base_loop(base_.get(), EVLOOP_ONCE);
   }
 
-  // Reports the transfers that have an answer, or no time left.
+  // Reports and removes the transfers that have an answer or whose time is over.
   void Finish() {
     const absl::Time now = absl::Now();
     for (auto it = transfers_.begin(); it != transfers_.end();) {
@@ -174,7 +174,7 @@ class Fetcher {
     }
   }
 
-  // Answers that came meanwhile are not late.
+  // Adds the time that `done` took to all deadlines, so that answers that arrived during it are not late.
   void Extend(absl::Duration spent) {
     end_ += spent;
     for (Transfer& transfer : transfers_) transfer.deadline += spent;
@@ -187,7 +187,7 @@ class Fetcher {
   absl::Time end_;
   const EventBase base_;
   const Event wake_;
-  std::list<Transfer> transfers_;  // callbacks have their addresses
+  std::list<Transfer> transfers_;  // a list, because callbacks hold the addresses of its elements
   size_t next_ = 0;
 };
 

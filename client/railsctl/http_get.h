@@ -21,7 +21,7 @@ struct HttpServer {
 
 struct HttpLimits {
   size_t at_once = 16;                     // connections
-  absl::Duration each = absl::Seconds(5);  // the time that `done` takes does not count, here and in `all`
+  absl::Duration each = absl::Seconds(5);  // time in `done` does not count, neither here nor in `all`
   absl::Duration all = absl::Seconds(60);
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 8 << 20;

@@ -42,7 +42,7 @@ std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   return absl::StrCat("no command '", unknown.front(), "'; the commands are ", absl::StrJoin(names, ", "));
 }
 
-// Only the environment tells what a terminal can do.
+// True if the environment names a terminal without control sequences, or none.
 bool IsDumbTerminal() {
   const char* term = std::getenv("TERM");
   return term == nullptr || *term == '\0' || absl::string_view(term) == "dumb";
@@ -62,7 +62,7 @@ int EndOfParsing(const CLI::App& app, rails::ctl::Context& context, const CLI::P
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  // Debian builds Abseil with lock order checks on. They put every mutex of gRPC into one global graph.
+  // Switches off the lock order checks of Debian's Abseil, which put every mutex of gRPC into one global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   rails::ctl::Context context;
   context.arguments.assign(argv + 1, argv + argc);

@@ -86,17 +86,17 @@ struct OperatorClient::Impl {
 
 OperatorClient::OperatorClient(const std::string& socket_dir, absl::Duration timeout)
     : impl_(std::make_unique<Impl>()) {
-  std::error_code ignored;  // a path that cannot be made absolute is reported by CheckSocket
+  std::error_code ignored;  // CheckSocket() reports a path that cannot be made absolute
   const auto path = std::filesystem::absolute(std::filesystem::path(socket_dir) / "operator.sock", ignored);
   impl_->socket = path.lexically_normal().string();
   impl_->timeout = timeout;
-  // HTTP/2 does not accept a Unix socket's path as authority. Proxies of the environment do not apply.
+  // Sets an authority, because HTTP/2 does not accept the path of a Unix socket. Ignores proxies of the environment.
   grpc::ChannelArguments arguments;
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  // Short, so that a live view soon sees a restarted daemon.
+  // Short, so that a live view reaches a restarted daemon soon.
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   impl_->stub = v1::OperatorService::NewStub(
       grpc::CreateCustomChannel("unix://" + impl_->socket, grpc::InsecureChannelCredentials(), arguments));
@@ -141,7 +141,7 @@ absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const v1::Expl
 absl::Status OperatorClient::DrainNode(absl::Duration limit) {
   v1::DrainNodeRequest request;
   request.set_timeout_seconds(absl::ToDoubleSeconds(limit));
-  // The daemon keeps the limit and answers in any case.
+  // The daemon ends the call at the limit. This side waits longer, so that the answer arrives.
   const absl::Duration patience = (limit > absl::ZeroDuration() ? limit : kLongestDrain) + impl_->timeout;
   return impl_->Call(&v1::OperatorService::Stub::DrainNode, request, patience).status();
 }

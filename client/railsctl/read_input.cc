@@ -13,7 +13,7 @@ namespace rails::ctl {
 absl::StatusOr<std::string> ReadInput(const std::string& path, size_t max_bytes) {
   const std::unique_ptr<std::FILE, void (*)(std::FILE*)> file(
       path == "-" ? stdin : std::fopen(path.c_str(), "re"), +[](std::FILE* f) {
-        if (f != stdin) std::fclose(f);  // it may be named twice
+        if (f != stdin) std::fclose(f);  // a command line may name "-" twice
       });
   if (file == nullptr) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
   std::string text, block(1 << 16, '\0');

@@ -1,5 +1,5 @@
-// One client's connection to its daemon, over all sessions. It survives the daemon's restarts. Groups that wait for
-// restarts share it.
+// One client's connection to its daemon, through all its sessions. It survives restarts of the daemon. All groups of
+// the client share it.
 #ifndef RAILS_CLIENT_SRC_CONNECTION_H_
 #define RAILS_CLIENT_SRC_CONNECTION_H_
 

@@ -1,4 +1,4 @@
-// Times to give up, by the steady clock. A step of the wall clock neither ends nor prolongs a wait for them.
+// Deadlines by the steady clock. A step of the wall clock neither ends nor prolongs a wait.
 #ifndef RAILS_CLIENT_SRC_DEADLINE_H_
 #define RAILS_CLIENT_SRC_DEADLINE_H_
 
@@ -37,8 +37,8 @@ class Deadline {
   Clock::time_point at_;
 };
 
-// Threads that wait for a condition under one absl::Mutex, until a deadline. The mutex's own waits with a time limit go
-// by the wall clock.
+// Threads that wait for a condition under one absl::Mutex, until a deadline. The mutex's own waits with a time limit
+// use the wall clock.
 class WaitQueue {
  public:
   // Releases `mutex` while it waits. False: the deadline has passed, and `condition()` is still false.

@@ -1,4 +1,4 @@
-// The ranks that the daemon names with an error: a payload of its status.
+// The failed ranks that the daemon names with an error, as a payload of the status.
 #ifndef RAILS_CLIENT_SRC_FAILED_RANKS_H_
 #define RAILS_CLIENT_SRC_FAILED_RANKS_H_
 

@@ -11,7 +11,7 @@
 namespace rails::internal {
 namespace {
 
-// A waiting thread asks for the report after this time, although it should come unasked, and again and again later.
+// A waiting thread asks for the report after kPatience, although it should come unasked, then every kAskAgain.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 constexpr absl::Duration kAskAgain = absl::Seconds(30);
 // Pause before a question that was answered with an error is repeated.
@@ -155,7 +155,7 @@ void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result r
   {
     absl::MutexLock lock(&mutex_);
     if (attempt_ != attempt || std::exchange(ending_, true)) return;
-    // An end before the acceptance implies the acceptance.
+    // If the job ends before its submission is answered, the daemon has accepted it.
     if (!replayable && !std::exchange(counted_, true)) ++acceptances_;
     segments = segments_;
   }
@@ -293,7 +293,7 @@ JobCore::Result JobCore::Wait(absl::Duration timeout) {
 
 void JobCore::Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer) {
   if (answer.ok()) return DigestReport(attempt, *answer);
-  // A job that the daemon has forgotten was terminal. After other errors it may go on.
+  // The daemon forgets only terminal jobs. After another error the job may go on.
   if (!absl::IsNotFound(answer.status())) return;
   EndAttempt(attempt, answer.status(), /*quiescent=*/true, /*replayable=*/false);
 }

@@ -71,12 +71,13 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION: an earlier daemon may still use the job's segments. OK if the job has ended.
   absl::Status CheckUsable() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The request of an attempt, and everything that it uses, which lives as long as this does.
+  // The request of an attempt, and the segments that it uses. Both live at least as long as this.
   struct Submitted {
     std::shared_ptr<Request> request;  // null: the job has ended
     std::shared_ptr<const Segments> segments;
   };
-  // Call before the request is sent: if the daemon dies then, it may have begun to write. Fails if the session is lost.
+  // Call before the request is sent, because a daemon that dies after that may have begun to write. Fails if the
+  // session is lost.
   absl::StatusOr<Submitted> BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch, uint64_t generation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The daemon has accepted the attempt.

@@ -13,18 +13,18 @@
 
 namespace rails::internal {
 
-// Takes no signals: the program's own threads handle them. Does not exist in a forked child.
+// Blocks all signals, so that the program's own threads handle them. Does not exist in a forked child.
 class OwnThread {
  public:
   OwnThread() = default;
   OwnThread(const OwnThread&) = delete;
   OwnThread& operator=(const OwnThread&) = delete;
-  // A thread that runs has been joined, or this is a forked child.
+  // A started thread must have been joined, unless this is a forked child.
   ~OwnThread() {
     if (!owner_.IsThis()) Forget();
   }
 
-  // Once. `name`: at most 15 characters.
+  // Call it once. `name`: at most 15 characters.
   template <typename Run>
   void Start(const char* name, Run run) {
     sigset_t all, before;
@@ -34,13 +34,13 @@ class OwnThread {
     pthread_setname_np(thread_.native_handle(), name);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  // False in a forked child, and when it has been joined.
+  // True from Start() to Join(); false in a forked child.
   bool running() const { return owner_.IsThis() && thread_.joinable(); }
   void Join() { thread_.join(); }
 
  private:
-  // Its handle may be that of a thread of the child by now, which must neither be joined nor detached: the object is
-  // left without its destructor.
+  // Drops the std::thread without its destructor. In a forked child its handle may belong to a thread of the child,
+  // which must be neither joined nor detached.
   void Forget() { new (&thread_) std::thread; }
 
   const OwnerProcess owner_{};

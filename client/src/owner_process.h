@@ -1,5 +1,5 @@
-// The process that a client belongs to. A forked child has its memory, but neither its threads nor its rings: locks may
-// stay held forever.
+// The process that a client belongs to. A forked child has a copy of its memory, but neither its threads nor its rings,
+// so a lock that a thread held at the fork stays held for ever.
 #ifndef RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 #define RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 
@@ -11,7 +11,7 @@
 
 namespace rails::internal {
 
-// Check it before any lock is taken.
+// Check it before taking any lock.
 class OwnerProcess {
  public:
   bool IsThis() const { return getpid() == id_; }

@@ -38,7 +38,7 @@ PreparedCore::~PreparedCore() {
   if (!process_.IsThis()) return;
   absl::MutexLock lock(&mutex_);
   if (session_ == nullptr) return;
-  // The daemon has released it already if the rank has left the epoch.
+  // If the epoch has ended for this rank, the daemon has released its copy already.
   const std::shared_ptr<const PreparedOwner> owner = owner_.lock();
   if (owner != nullptr && owner->Lasts(generation_)) session_->ReleasePrepared(id_);
 }
@@ -55,13 +55,13 @@ absl::StatusOr<uint64_t> PreparedCore::PrepareIn(const std::shared_ptr<Session>&
   {
     absl::MutexLock lock(&mutex_);
     if (session_ == session && generation_ == generation) return id_;
-    session_ = nullptr;  // an epoch that has ended has taken its copy along
+    session_ = nullptr;  // the daemon drops its copy at the end of the epoch
   }
   const uint64_t id = session->NextPreparedId();
   *request_.mutable_epoch() = epoch;
   request_.set_prepared_id(id);
   if (absl::Status status = session->Prepare(request_, deadline); !status.ok()) {
-    // The daemon may still take a request that it has not answered.
+    // The daemon may still take the unanswered request.
     if (absl::IsDeadlineExceeded(status)) session->ReleasePrepared(id);
     return status;
   }

@@ -41,29 +41,29 @@ class PreparedCore {
                                                              std::weak_ptr<const PreparedOwner> owner);
   ~PreparedCore();
 
-  // True if that group has prepared it.
+  // True if `group` has prepared it.
   bool OfGroup(const PreparedOwner* group) const { return owner_.lock().get() == group; }
   const Segments& segments() const { return segments_; }
   // FAILED_PRECONDITION: an earlier daemon may still use a segment.
   absl::Status CheckUsable() const;
 
-  // Hands the layout to the daemon unless it has it in that epoch. Returns the id. One call at a time.
-  // DEADLINE_EXCEEDED: no answer.
+  // Hands the layout to the daemon, unless the daemon has it in that epoch. Returns its id. One call at a time.
+  // DEADLINE_EXCEEDED: the daemon does not answer.
   absl::StatusOr<uint64_t> PrepareIn(const std::shared_ptr<Session>& session, const v1::Epoch& epoch,
                                      uint64_t generation, Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Writes lengths, tag and timeout. INVALID_ARGUMENT names the flow, its rank and both values.
   absl::Status Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request) const;
-  // A request for one job, with what an earlier job has allocated in it.
+  // A request for one job. Uses a request of an earlier job again, with its allocated memory.
   std::shared_ptr<JobCore::Request> TakeRequest();
 
  private:
   struct Flow {
     uint32_t rank = 0;
     uint64_t capacity_bytes = 0;
-    bool sent = false;  // the daemon knows it
+    bool sent = false;  // PrepareAllToAllRequest has the flow
   };
-  // Requests of jobs that need them no more. Outlives this object if a job outlives it.
+  // Requests that jobs no longer need. Lives on if a job outlives this object.
   struct IdleRequests {
     absl::Mutex mutex;
     std::vector<std::unique_ptr<JobCore::Request>> all ABSL_GUARDED_BY(mutex);
@@ -75,7 +75,7 @@ class PreparedCore {
 
   explicit PreparedCore(std::weak_ptr<const PreparedOwner> owner) : owner_(std::move(owner)) {}
   static void Note(const std::vector<FlowRanges>& flows, Flows* out);
-  // `message`: gets the lengths unless null.
+  // Checks the lengths of one direction, and adds them to `message` unless it is null.
   absl::Status FillDirection(const Flows& flows, const std::vector<uint64_t>& lengths,
                              v1::SubmitPreparedRequest* message) const;
 
@@ -86,7 +86,7 @@ class PreparedCore {
   v1::PrepareAllToAllRequest request_;
   const std::shared_ptr<IdleRequests> idle_ = std::make_shared<IdleRequests>();
   absl::Mutex mutex_;
-  // Where the daemon has a copy; null if nowhere.
+  // The session, epoch and id under which the daemon has its copy; null session: it has none.
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t id_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -16,7 +16,7 @@
 namespace rails::internal {
 namespace {
 
-// How long the watcher waits for room for a request that nobody waits for.
+// How long the watcher waits for room for a posted request.
 constexpr absl::Duration kPostTimeout = absl::Seconds(10);
 
 v1::RingAnswer NotSent(const absl::Status& why) {
@@ -44,7 +44,7 @@ absl::StatusOr<RingMemory> RingMemory::Map(int fd, int protection) {
 }
 
 RingMemory::~RingMemory() {
-  // A forked child may have something else at this address.
+  // A forked child may have mapped other memory at this address.
   if (base_ != nullptr && owner_.IsThis()) munmap(base_, ring::kMemoryBytes);
 }
 
@@ -163,7 +163,7 @@ absl::Status RingCalls::Write(ring::Kind kind, uint64_t id, std::string&& payloa
               absl::string_view(payload).substr(0, first_bytes));
   if (first_bytes == payload.size()) return absl::OkStatus();
   rest_ = {kind, id, std::move(payload), first_bytes};
-  WriteRest(deadline).IgnoreError();  // else the next writer goes on
+  WriteRest(deadline).IgnoreError();  // on an error the next writer writes the rest
   return absl::OkStatus();
 }
 
@@ -189,7 +189,7 @@ bool RingCalls::TryWrite(ring::Kind kind, uint64_t id, absl::string_view payload
 }
 
 void RingCalls::WriteOrPost(ring::Kind kind, uint64_t id, std::string payload) {
-  // In their order: a segment cannot be removed before what uses it is released.
+  // Keeps the order of posted requests: a segment cannot be removed before the prepared ranges in it are released.
   if (posted_.load(std::memory_order_acquire) == 0 && TryWrite(kind, id, payload)) return;
   posted_.fetch_add(1, std::memory_order_relaxed);
   watcher_->Post(absl::ZeroDuration(), [weak = weak_from_this(), kind, id, payload = std::move(payload)] {
@@ -229,7 +229,7 @@ absl::Status RingCalls::AwaitRoom(size_t bytes, Deadline deadline) {
 void RingCalls::WriteRecord(ring::Kind kind, uint16_t flags, uint64_t id, absl::string_view payload) {
   writer_.Write(kind, flags, id, payload);
   if (daemons_->sleeps.load(std::memory_order_seq_cst) == 0) return;
-  static_cast<void>(send(doorbell_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL));  // a full socket rings as well
+  static_cast<void>(send(doorbell_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL));  // a full socket wakes it as well
 }
 
 bool RingCalls::Wait(Waiter& waiter, Deadline deadline) {
@@ -257,7 +257,7 @@ bool RingCalls::Wait(Waiter& waiter, Deadline deadline) {
     }
     done = waiter.done();
     late = deadline.passed();
-    // A thread that goes on waiting takes the lead itself.
+    // If this thread goes on waiting, it leads itself.
     if (!leading_ && (done || late)) PassOn();
   }
   return waiter.done();
@@ -267,7 +267,7 @@ void RingCalls::PassOn() {
   if (closed_) return;
   if (!others_.empty()) return others_.front()->Nudge();
   if (followed_ == 0) return;
-  // If the watcher polls already, it needs to be woken only for what the doorbell has not rung for.
+  // If the watcher polls already, wake it only if there is something to read for which the doorbell may not ring.
   if (std::exchange(watched_, true) && !AskForBell()) return;
   watcher_->WatchBell(doorbell_.get(), [weak = weak_from_this()] {
     const std::shared_ptr<RingCalls> self = weak.lock();
@@ -378,7 +378,7 @@ void RingCalls::OnAnswer(uint64_t id, v1::RingAnswer* answer) {
   {
     absl::MutexLock lock(&mutex_);
     const auto found = calls_.find(id);
-    if (found == calls_.end()) return;  // its caller has gone
+    if (found == calls_.end()) return;  // Call() has returned without the answer
     Pending& call = *found->second;
     if (call.waiter != nullptr) {
       call.answer.Swap(answer);

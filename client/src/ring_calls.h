@@ -35,7 +35,7 @@
 
 namespace rails::internal {
 
-// One mapping of a ring's memory. A forked child does not have it.
+// One mapping of a ring's memory. It does not exist in a forked child.
 class RingMemory {
  public:
   // Fails unless the memory is as long as a ring's and sealed against shrinking.
@@ -57,7 +57,7 @@ class RingMemory {
   void* base_;
 };
 
-// Told by RingCalls, on the thread that reads the ring.
+// RingCalls calls it on the thread that reads the ring.
 class RingListener {
  public:
   virtual ~RingListener() = default;
@@ -68,7 +68,7 @@ class RingListener {
   virtual void OnHangUp(const absl::Status& why) = 0;
 };
 
-// Thread-safe. No lock of the caller that a RingListener or a `done` takes may be held during a call.
+// Thread-safe. A caller must not hold a lock that a RingListener or a `done` takes.
 class RingCalls : public std::enable_shared_from_this<RingCalls> {
  public:
   // `spin`: how long a leader looks at the ring before it sleeps. `listener` outlives the use of the object.
@@ -80,29 +80,29 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   using Done = std::function<void(const v1::RingAnswer& answer)>;
   struct CallOptions {
     const void* caller = nullptr;  // for GiveUp()
-    // Called with an answer that comes when nobody waits for it any more. If set, the daemon is told that the call is
-    // given up.
+    // Called with an answer that comes after Call() has returned without it. If set, Call() then tells the daemon that
+    // the call is given up.
     Done on_late = nullptr;
   };
-  // Makes a call and waits for its answer. DEADLINE_EXCEEDED: none has come in time. CANCELLED: given up. Other errors:
-  // End()'s. If there was no room in time for a submission, the answer says UNAVAILABLE and REFUSED_SCOPE_ATTEMPT.
+  // Makes a call and waits for its answer. DEADLINE_EXCEEDED: no answer in time. CANCELLED: GiveUp() was called. Other
+  // errors are those of End(). If a submission finds no room in time, the answer is UNAVAILABLE, REFUSED_SCOPE_ATTEMPT.
   absl::StatusOr<v1::RingAnswer> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
                                       CallOptions options) ABSL_LOCKS_EXCLUDED(writing_, reading_, mutex_);
   // Makes a call without waiting. `done` gets the answer when some thread reads the ring; after End() it is dropped.
   void Post(ring::Kind kind, const google::protobuf::MessageLite& request, Done done)
       ABSL_LOCKS_EXCLUDED(writing_, mutex_);
-  // Ends calls of `caller` that wait: CANCELLED.
+  // Ends the waiting calls of `caller` with CANCELLED.
   void GiveUp(const void* caller) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until `waiter` is done; reads the ring meanwhile, once at least. False: `deadline` has passed.
+  // Waits until `waiter` is done. Reads the ring meanwhile, at least once. False: `deadline` has passed.
   bool Wait(Waiter& waiter, Deadline deadline) ABSL_LOCKS_EXCLUDED(reading_, mutex_);
-  // Reads the ring even if no thread waits, until as many calls of Unfollow().
+  // Keeps the ring read even if no thread waits, until Unfollow() is called as often.
   void Follow() ABSL_LOCKS_EXCLUDED(mutex_);
   void Unfollow() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Wakes a leader for good; no thread reads the ring any more but by Drain().
+  // Ends the leader's wait. From then on only Drain() reads the ring.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reads what is in the ring.
+  // Reads all records in the ring.
   void Drain() ABSL_LOCKS_EXCLUDED(reading_, mutex_);
   // Ends the calls under way and later ones with `why`.
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -115,14 +115,14 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
     const void* caller = nullptr;
     bool given_up = false, answered = false, followed = false;
     v1::RingAnswer answer;
-    std::string payload;  // of the caller, until it is written
+    std::string payload;  // of the request; used by the caller's thread until it is written
   };
-  // Empty, with what an earlier call has allocated in it.
+  // An empty Pending. Uses one of an earlier call again, with its allocated memory.
   std::unique_ptr<Pending> NewCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Writes a request, in parts if it is long. Error: nothing was written, because there was no room in time or never
-  // will be. If there is room in time for the first part only, the next writer writes the rest.
-  // Takes a long payload away.
+  // Writes a request, in parts if it is long. Error: nothing of it was written, because there was no room in time, or
+  // the ring has ended. If there is room in time for the first part only, the next writer writes the rest. Moves a long
+  // payload out of `payload`.
   absl::Status Write(ring::Kind kind, uint64_t id, std::string&& payload, Deadline deadline)
       ABSL_LOCKS_EXCLUDED(writing_, reading_, mutex_);
   absl::Status WriteRest(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_)
@@ -141,15 +141,15 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   // Looks at the ring for `spin_`. True if there is something to read, or `waiter` is done.
   bool Spin(const Waiter& waiter, Deadline deadline) const;
   bool Unread() const;
-  // Asks for the doorbell. True if there is something to read already.
+  // Asks the daemon to ring the doorbell. True if there is something to read already.
   bool AskForBell();
-  // No thread leads: another one, or the watcher, is to.
+  // Called when no thread leads. Wakes another waiting thread to lead, or lets the watcher read if it is needed.
   void PassOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // On the watcher's thread: reads the ring. False: the watcher is not needed any more.
+  // Reads the ring on the watcher's thread. False: the watcher is no longer needed.
   bool OnBell() ABSL_LOCKS_EXCLUDED(reading_, mutex_);
   void EmptyBell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes the answer away.
+  // Moves the contents out of `answer`.
   void OnAnswer(uint64_t id, v1::RingAnswer* answer) ABSL_LOCKS_EXCLUDED(mutex_);
   void HangUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -163,7 +163,7 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
 
   absl::Mutex writing_;  // taken first
   ring::Writer writer_ ABSL_GUARDED_BY(writing_);
-  // Request of which only some parts are written.
+  // A request whose first parts are written, and the rest is not.
   struct {
     ring::Kind kind{};
     uint64_t id = 0;
@@ -179,19 +179,19 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   bool bell_closed_ ABSL_GUARDED_BY(reading_) = false;
 
   std::atomic<uint64_t> missed_{0};  // as last seen
-  std::atomic<uint32_t> posted_{0};  // requests that the watcher is to write
+  std::atomic<uint32_t> posted_{0};  // requests that wait for the watcher to write them
 
   mutable absl::Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Pending>> calls_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Pending>> idle_ ABSL_GUARDED_BY(mutex_);  // a few calls that have ended
-  Waiter* room_waiter_ ABSL_GUARDED_BY(mutex_) = nullptr;               // of the thread that holds writing_
-  size_t room_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                       // that it waits for
-  bool leading_ ABSL_GUARDED_BY(mutex_) = false;                        // a thread is in Lead()
-  std::vector<Waiter*> others_ ABSL_GUARDED_BY(mutex_);                 // threads that wait while another leads
+  Waiter* room_waiter_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the thread that holds writing_, if it waits for room
+  size_t room_bytes_ ABSL_GUARDED_BY(mutex_) = 0;          // room that it waits for
+  bool leading_ ABSL_GUARDED_BY(mutex_) = false;           // a thread is in Lead()
+  std::vector<Waiter*> others_ ABSL_GUARDED_BY(mutex_);    // threads that wait while another leads
   uint32_t followed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;  // the watcher polls the doorbell
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // nobody leads any more
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // Shutdown() was called: no thread leads
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
 };
 

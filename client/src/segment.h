@@ -1,4 +1,4 @@
-// Segments, that is shared memory that the daemon knows by an id, and the table of the living segments.
+// Segments (shared memory that the daemon knows by an id), and the table of the living segments.
 #ifndef RAILS_CLIENT_SRC_SEGMENT_H_
 #define RAILS_CLIENT_SRC_SEGMENT_H_
 

@@ -162,7 +162,7 @@ void Session::Lose(absl::Status why) {
   }
   channel_->Shutdown();
   calls_->Shutdown();
-  calls_->Drain();  // a job whose end is known need not be replayed
+  calls_->Drain();  // a job whose report is in the ring need not be replayed
   for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->OnSessionEnd(*this, why);
   calls_->End(why);
   std::vector<std::function<void()>> on_lost;

@@ -72,30 +72,30 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   void Watch();
   // Ends the session. Reads the last reports, then ends unfinished jobs and calls under way with `why`.
   void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the session once the daemon has let go of dropped segments. Must not be called from a callback.
+  // Ends the session once the daemon has released dropped segments. Must not be called from a callback.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls. The daemon's own errors keep their code and text; DEADLINE_EXCEEDED: no answer in time; if the session is
   // lost, the reason.
   //
-  // If nobody waits any more when the answer comes, the rank leaves again.
+  // Joins a group. If the answer comes after the call has returned, the rank leaves again.
   absl::StatusOr<v1::JoinGroupResponse> Join(const v1::JoinGroupRequest& request, Deadline deadline,
                                              const void* caller);
-  // Ends the joins of `caller` under way: CANCELLED.
+  // Ends the joins of `caller` under way with CANCELLED.
   void GiveUpJoins(const void* caller) { calls_->GiveUp(caller); }
   absl::Status Leave(const v1::Epoch& epoch, uint32_t rank);
   // `refused`: the scope of an error; UNSPECIFIED if the daemon may have accepted the job.
   absl::Status Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused);
   absl::Status Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, v1::RefusedScope* refused);
-  // The id of a prepared exchange; no other one of the session has had it.
+  // An id for a prepared exchange, never used before in this session.
   uint64_t NextPreparedId() { return prepared_.fetch_add(1, std::memory_order_relaxed) + 1; }
   absl::Status Prepare(const v1::PrepareAllToAllRequest& request, Deadline deadline);
-  // Does not wait. A segment that is dropped later is removed later.
+  // Does not wait. The daemon gets later removals of segments after this.
   void ReleasePrepared(uint64_t id);
-  // For SubmitAllToAllRequest.attempt.
+  // The next value of SubmitAllToAllRequest.attempt.
   uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
   absl::Status CancelJob(const JobKey& job);
-  // The present state.
+  // Asks for the job's present state.
   absl::StatusOr<v1::JobReport> AskForJob(const JobKey& job, Deadline deadline);
   // The same, without waiting. `done` runs on the thread that reads the answer, if one comes.
   void AskForJobAsync(const JobKey& job, std::function<void(absl::StatusOr<v1::JobReport>)> done);
@@ -137,7 +137,7 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
                                 RingCalls::CallOptions options);
   absl::Status AskForSegment(uint32_t id, absl::Duration timeout, absl::FunctionRef<absl::Status(absl::Duration)> ask)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: the daemon has not let go of all dropped segments by then.
+  // False: the daemon has not released all dropped segments by then.
   bool AwaitRemovals(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<JobCore>> UnfinishedJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -110,7 +110,7 @@ class DirectionBuilder {
   absl::flat_hash_set<const SegmentCore*>* const seen_;
   Submission* const submission_;
   std::vector<bool> peers_;
-  // The segment of the last range; mostly the next range has the same.
+  // The segment of the last range. The next range usually has the same.
   const Segment* segment_ = nullptr;
   SegmentCore* core_ = nullptr;
   uint64_t length_bytes_ = 0;

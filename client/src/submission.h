@@ -1,4 +1,4 @@
-// Builds the request from the caller's exchange: checks all that needs no daemon, and writes the columns.
+// Builds the request from the caller's exchange: makes every check that needs no daemon, and writes the columns.
 #ifndef RAILS_CLIENT_SRC_SUBMISSION_H_
 #define RAILS_CLIENT_SRC_SUBMISSION_H_
 

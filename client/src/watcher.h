@@ -1,5 +1,5 @@
-// The client's thread. Detects the daemon's exit at once, runs delayed tasks, and polls the doorbell of the ring while
-// no other thread does and somebody wants it. Otherwise it sleeps.
+// The client's thread. Detects the daemon's exit at once and runs delayed tasks. Polls the ring's doorbell while jobs
+// or calls need it and no other thread does. Otherwise it sleeps.
 #ifndef RAILS_CLIENT_SRC_WATCHER_H_
 #define RAILS_CLIENT_SRC_WATCHER_H_
 

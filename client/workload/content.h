@@ -20,10 +20,10 @@ std::string Quoted(absl::string_view value);
 // Reads the text of a file. Detects gzip by its first two bytes. Errors of the file system. INVALID_ARGUMENT: over a
 // limit, or damaged.
 absl::StatusOr<std::string> ReadContent(const std::string& path, const ReadLimits& limits);
-// The same for the contents of a file.
+// ReadContent() for bytes that were read from a file.
 absl::StatusOr<std::string> Decompress(std::string stored, std::string_view name, const ReadLimits& limits);
 
-// Some editors begin a file with it.
+// Some editors write this at the beginning of a file.
 inline constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // Removes the next line from `rest`. `line` has neither the line end nor CR. False: there is no line.

@@ -20,7 +20,7 @@ Error& NoMemory() {
   return error;
 }
 
-// Node of all of `ranks`; empty if they are on several, or none is known.
+// The node of all `ranks`; empty if they are on several nodes, or a node is not known.
 std::string NodeOf(const std::vector<uint32_t>& ranks, const Members& members) {
   std::string node;
   for (uint32_t rank : ranks) {

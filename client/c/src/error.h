@@ -17,12 +17,12 @@ namespace rails::c {
 // Node of each rank of a group.
 using Members = std::vector<std::string>;
 
-// `status` as an error of the caller's. NULL if it is OK. Without memory for it, an error that says so. `members`: of
-// the group, if there is one.
+// Makes an error from `status`, which the caller frees. NULL if it is OK. Out of memory: an error that says so.
+// `members`: of the group, if there is one.
 rails_error* ToError(const absl::Status& status, const Members* members) noexcept;
 rails_error* OutOfMemory() noexcept;
 
-// Runs a call that returns absl::Status. Every function that can fail is one.
+// Runs a call that returns absl::Status, and keeps its exceptions inside. Every function that can fail uses it.
 template <typename Call>
 rails_error* Guard(const Members* members, Call&& call) noexcept {
   try {

@@ -43,7 +43,7 @@ struct rails_prepared {
   std::shared_ptr<rails::Prepared> prepared;
   std::weak_ptr<rails::Group> group;
   std::shared_ptr<const rails::c::GroupFacts> facts;
-  size_t send_count, receive_count;  // flows
+  size_t send_count, receive_count;  // flows in each direction
 };
 
 struct rails_job {

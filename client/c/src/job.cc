@@ -12,7 +12,7 @@
 namespace rails::c {
 namespace {
 
-// For a handle that may be NULL.
+// The members of the handle's group. The handle may be NULL.
 template <typename Handle>
 const Members* MembersOf(const Handle* handle) {
   return handle == nullptr ? nullptr : &handle->facts->members;
@@ -153,7 +153,7 @@ absl::Status SubmitPrepared(rails_prepared* prepared, const uint64_t* send_bytes
 // `*done`: the job has ended.
 absl::StatusOr<JobReport> Wait(Job& job, absl::Duration timeout, bool* done) {
   absl::StatusOr<JobReport> report = job.Wait(timeout);
-  // These codes are about this call. The job's end has others, even if no report came.
+  // Without a report, a job's end never has these two codes: they are errors of this call.
   *done = report.ok() ? report->terminal
                       : !absl::IsUnavailable(report.status()) && !absl::IsFailedPrecondition(report.status());
   return report;
@@ -169,7 +169,7 @@ absl::Status WaitForEnd(rails_job* job, absl::Duration timeout, int32_t* done) {
   return report.ok() ? report->status : report.status();
 }
 
-// The report, which does not change any more.
+// The report of an ended job. It no longer changes.
 absl::StatusOr<const JobReport*> EndReport(rails_job& job) {
   bool done = false;
   absl::StatusOr<JobReport> report = Wait(*job.job, absl::ZeroDuration(), &done);

@@ -1,4 +1,4 @@
-// Reads structures that carry their size, and their times.
+// Reads structures that carry their size, and times.
 #ifndef RAILS_CLIENT_C_SRC_OPTIONS_H_
 #define RAILS_CLIENT_C_SRC_OPTIONS_H_
 
@@ -15,7 +15,8 @@
 
 namespace rails::c {
 
-// A copy of `given`, which an older or a newer program may have compiled. NULL: all fields are 0.
+// A copy of `given`, which may come from a program that was compiled with an older or a newer header. NULL: all fields
+// are 0.
 template <typename Options>
 absl::StatusOr<Options> Read(const Options* given, const char* name) {
   Options options{};
@@ -35,7 +36,7 @@ absl::StatusOr<Options> Read(const Options* given, const char* name) {
   return options;
 }
 
-// The duration, or `otherwise` for 0.
+// The duration; `otherwise` for 0.
 inline absl::Duration Time(int64_t nanoseconds, absl::Duration otherwise) {
   if (nanoseconds == 0) return otherwise;
   return nanoseconds == RAILS_FOREVER ? absl::InfiniteDuration() : absl::Nanoseconds(nanoseconds);

@@ -12,9 +12,11 @@
 //   auto report = (*job)->Wait(absl::Seconds(60));  // only now the caller may use the buffers again
 //
 // All classes are safe to use from several threads. The library does not throw, and neither raises nor handles signals.
-// Every descriptor closes on exec. A client belongs to the process that made it. In a forked child every call of
-// its objects returns FAILED_PRECONDITION at once, as OnDone() and Future() do; Connected() is false, copies may be
-// destroyed, and the segments' memory is shared. The child may Connect() anew. The parent's client is not affected.
+// Every descriptor closes on exec.
+//
+// A client belongs to the process that made it. In a forked child every call of its objects fails at once with
+// FAILED_PRECONDITION; OnDone() and Future() deliver that error. Connected() is false. The child may destroy its copies
+// of the objects, and may Connect() anew. It shares the memory of the segments with the parent, whose client goes on.
 #ifndef RAILS_CLIENT_H_
 #define RAILS_CLIENT_H_
 
@@ -40,12 +42,12 @@ namespace rails {
 struct ClientOptions {
   // Directory of the daemon's sockets.
   std::string socket_dir = "/run/railsd";
-  // Shown to operators.
+  // Shown to operators, in the daemon's log and in the reason of a session's end.
   std::string client_name{};
   // Connect() retries for this long while the daemon does not run.
   absl::Duration connect_timeout = absl::Seconds(10);
-  // How long a thread that waits for the daemon looks at the ring before it sleeps. Saves the time that the kernel
-  // needs to wake it, and costs a processor for as long. Zero: sleeps at once.
+  // How long a thread that waits for the daemon polls the ring before it sleeps. Polling saves the time of a wake by
+  // the kernel, and keeps a processor busy meanwhile. Zero: the thread sleeps at once.
   absl::Duration spin = absl::ZeroDuration();
 };
 
@@ -53,7 +55,7 @@ struct SegmentOptions {
   bool huge_pages = false;             // memfd with MFD_HUGETLB; RESOURCE_EXHAUSTED when the system has none free
   bool prefault = true;                // touch every page now, so that they are charged to this process
   std::string name = "rails-segment";  // as in /proc/PID/maps
-  absl::Duration timeout = absl::Minutes(1);  // for each answer: to the reservation, and to the registration
+  absl::Duration timeout = absl::Minutes(1);  // for each of the daemon's two answers: reservation, registration
 };
 
 // Memory shared with the daemon. The mapping lives as long as the object. The daemon releases the memory when the last
@@ -72,8 +74,8 @@ struct Range {
   uint64_t length_bytes = 0;
 };
 
-// The bytes exchanged with one rank, in the order of the list. The two ends may cut them into ranges differently;
-// their totals must agree.
+// The bytes exchanged with one rank, in the order of the list. Sender and receiver may cut a flow into ranges
+// differently; the totals must agree.
 struct FlowRanges {
   uint32_t rank = 0;
   std::vector<Range> ranges{};
@@ -81,21 +83,23 @@ struct FlowRanges {
 
 // One rank's part of an all-to-all(v). The rank exchanges nothing with ranks that are left out, and may send to itself.
 // A receive range must not overlap another receive range or a send range, also if two segments share the memory.
-// Exception: what the rank sends to itself may stay where it is; then the ranges that it receives from itself are the
-// same, or begin with them. A receive range must not overlap a range of another unfinished job of this client either.
+// Exception: bytes that the rank sends to itself may stay in place. The ranges that it receives from itself must then
+// be the ranges that it sends to itself, or begin with them. A receive range must not overlap a range of another
+// unfinished job of this client either.
 struct AllToAllv {
   std::vector<FlowRanges> sends{};                // by destination rank
   std::vector<FlowRanges> receives{};             // by source rank
   uint64_t tag = 0;                               // set by the caller; equal on every rank
   absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
-  // The lengths of `receives` are capacities: a source sends at most so much, into the first bytes of its ranges, and
-  // JobReport::received_by_rank says how much. More fails the job. Equal on every rank. `receives` then have 16,384
-  // ranges at most. A capacity costs a message from node to node more than a length.
+  // The lengths of `receives` are capacities: a source may send less. Its bytes land at the beginning of its ranges,
+  // and JobReport::received_by_rank counts them. The job fails if a source sends more. Equal on every rank. `receives`
+  // may have at most 16,384 ranges. Costs one more message between nodes than exact lengths.
   bool capacities = false;
 };
 
-// Ranges that are checked once and used by many jobs of one group: Group::Prepare(). Dropping the object releases them
-// in the daemon once the jobs that use them have ended. Its segments live at least as long.
+// Ranges that the daemon checks once and that many jobs of one group use; Group::Prepare() makes it. The daemon
+// releases the ranges after the object is dropped and the jobs that use them have ended. Their segments live at least
+// until then.
 class Prepared {
  public:
   virtual ~Prepared() = default;
@@ -103,16 +107,16 @@ class Prepared {
 
 // How much of a prepared exchange one job moves.
 struct Lengths {
-  // The bytes of each flow, in the order of AllToAllv::sends and AllToAllv::receives: a flow uses the first so many
-  // bytes of its ranges. Empty: all bytes.
+  // Bytes of each flow, in the order of AllToAllv::sends and AllToAllv::receives. A flow uses that many bytes from the
+  // beginning of its ranges. Empty: all bytes.
   std::vector<uint64_t> sends{}, receives{};
   uint64_t tag = 0;                               // as AllToAllv::tag
   absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
   bool capacities = false;                        // as AllToAllv::capacities, of `receives` here
 };
 
-// The ranks whose failure is the reason of an error of a group or a job, ascending, at most 64: those that have left or
-// died, that did not join or submit in time, or whose node was lost. Empty: none, or not known.
+// The ranks whose failure has caused an error of a group or a job, ascending, at most 64. Such a rank has left or died,
+// did not join or submit in time, or was on a lost node. Empty: no rank is the cause, or it is not known.
 std::vector<uint32_t> FailedRanks(const absl::Status& status);
 
 // The outcome of one rank's part of a job.
@@ -122,7 +126,7 @@ struct JobReport {
   bool terminal = false;  // the daemon no longer uses the buffers
   absl::Status status;    // OK when done; else names the node, rail or rank that failed, and the reason
   uint64_t bytes_sent = 0, bytes_received = 0;
-  std::vector<uint64_t> received_by_rank;  // AllToAllv::capacities: bytes of each source, as it said; else empty
+  std::vector<uint64_t> received_by_rank;  // with AllToAllv::capacities: bytes that each source sends; else empty
   absl::Duration elapsed;
   absl::Duration waiting_for_ranks;
   absl::Duration waiting_for_peers;
@@ -130,7 +134,7 @@ struct JobReport {
   absl::Duration node_bound;      // max(out, in) / sum of rail speeds, of the whole job on this node
   double ratio_to_bound = 0;
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on this node
-  // Bytes of short exchanges of the whole job on this node, which went with a message. No rail carried them.
+  // Bytes of short exchanges of the whole job on this node. They rode in messages between daemons, not on rails.
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
   // Recovery::kDegrade: ranks whose nodes were lost before all their bytes were exchanged. `status` is still OK. Their
   // bytes have arrived in part or not at all.
@@ -154,9 +158,9 @@ class Job {
   // block, call Reconnect() or destroy the client.
   virtual void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) = 0;
   virtual std::future<absl::StatusOr<JobReport>> Future() = 0;
-  // Asks every rank to end the job. Wait() then reports CANCELLED unless the job was already done. The group is over if
-  // the job was running, as after its time limit. UNAVAILABLE while the group waits for a daemon: cancelling then could
-  // make ranks finish different jobs.
+  // Asks every rank to end the job. Wait() then reports CANCELLED unless the job was already done. If the job was
+  // running, the group is over, as it is after a job's time limit. UNAVAILABLE while the group waits for a daemon:
+  // cancelling then could make ranks finish different jobs.
   virtual absl::Status Cancel() = 0;
 };
 
@@ -176,8 +180,8 @@ struct GroupOptions {
   absl::Duration timeout = absl::Minutes(2);  // for all ranks to arrive
   Recovery recovery = Recovery::kFail;
   absl::Duration wait_limit = {};  // for kWait: positive, at most the daemon's `timeouts.max_peer_wait`
-  // For kWait: time limit for an exited daemon, of this node or another member, to run again, and for all ranks to join
-  // again. The library connects, shares the segments, joins, and submits unfinished jobs again by itself; Submit()
+  // With kWait: time limit for an exited daemon, of this node or another member, to run again, and for all ranks to
+  // join again. The library connects, shares the segments, joins, and submits unfinished jobs again by itself; Submit()
   // blocks meanwhile. Zero: the group is over at once. To restart a daemon without losing a job, drain it first, as
   // SIGTERM does. After a crash ranks may have finished different jobs; then the group is over.
   absl::Duration restart_limit = absl::Minutes(2);
@@ -196,20 +200,20 @@ class Group {
   // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, an
   // unfinished job uses bytes of this one and at least one of the two receives them, or the group is over.
   // UNAVAILABLE: the daemon drains or has exited; with a `restart_limit`, only after that time. Other errors come from
-  // the daemon unchanged. `timeout`: for the answer of a running daemon; time that the daemon needs to restart does not
-  // count. After it, nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are poisoned.
-  // Calls of one group run one after the other.
+  // the daemon unchanged. `timeout` limits the wait for the answer of a running daemon; the time of a restart does not
+  // count. When it passes, it is unknown whether the job runs: UNAVAILABLE, the group is over, the segments are
+  // poisoned. Calls of one group run one after the other.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   // Checks the ranges of `layout` as Submit() does, and keeps them here and in the daemon, so that a job that uses them
-  // costs nothing by range. Its tag and timeout are not used. In a group that survives restarts the ranges do, too.
-  // Errors as of Submit(); RESOURCE_EXHAUSTED: the daemon's `limits.max_prepared_per_session` or
-  // `limits.max_prepared_ranges_per_session`.
+  // has no cost per range. The layout's tag and timeout are not used. In a group with a `restart_limit` the prepared
+  // ranges survive a daemon's restart. Errors as for Submit(); RESOURCE_EXHAUSTED: the daemon's
+  // `limits.max_prepared_per_session` or `limits.max_prepared_ranges_per_session`.
   virtual absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout,
                                                             absl::Duration timeout = absl::Seconds(30)) = 0;
   // Submits a job as above. Other ranks need not prepare. The rule on ranges of unfinished jobs counts all ranges of
-  // the layout, whatever the lengths. INVALID_ARGUMENT: a length is over the bytes of the flow's ranges; names the rank
-  // and both values. Or `prepared` is of another group.
+  // the layout, whatever the lengths. INVALID_ARGUMENT: a length exceeds the bytes of the flow's ranges (names the rank
+  // and both values), or `prepared` belongs to another group.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const std::shared_ptr<Prepared>& prepared, const Lengths& lengths,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   virtual absl::Status Leave() = 0;
@@ -236,8 +240,8 @@ class Client {
 
   // Connected() is false once the daemon has exited. Groups and jobs are then lost. Reconnect() opens a new session and
   // registers the living segments again; groups can then be joined again. It blocks for at most `connect_timeout`, and
-  // then until the daemon has mapped each segment, a minute at most. OK without effect while connected. A group with a
-  // `restart_limit` reconnects by itself; other groups of the client are still lost.
+  // then at most a minute for each segment. OK without effect while connected. A group with a `restart_limit`
+  // reconnects by itself; other groups of the client are still lost.
   virtual bool Connected() const = 0;
   virtual absl::Status Reconnect() = 0;
   virtual const std::string& node() const = 0;

@@ -20,7 +20,7 @@ class Samples {
  public:
   void Add(double seconds);
   size_t size() const { return sorted_.size(); }
-  // Nearest rank: the smallest sample that `part` of all do not exceed. 0 without samples.
+  // The smallest sample that at least `part` of all samples do not exceed. 0 without samples.
   double Quantile(double part) const;
   double Median() const { return Quantile(0.5); }
   double Min() const { return Quantile(0); }
@@ -32,7 +32,7 @@ class Samples {
 
 // Where a job's time goes, for each job of each rank. The parts follow one another and add up to the whole.
 struct Hops {
-  Samples outside;  // in the client, on the way into the daemon and out of it
+  Samples outside;  // in the client, and on the way into the daemon and out of it
   Samples ranks;    // until all ranks of the node had submitted
   Samples peers;    // until every other node was ready
   Samples bytes;    // until all bytes were there and acknowledged

@@ -34,7 +34,7 @@ Kind KindOf(const std::string& text) {
 
 std::string Shown(absl::string_view text) { return absl::StrCat("'", Clip(Printable(text.substr(0, 1024)), 80), "'"); }
 
-// With an empty `control`: no node, as in /etc/hosts.
+// Reads one line. `control` is empty if no other node can reach the address, such as localhost in /etc/hosts.
 absl::StatusOr<StaticPeer> ReadLine(absl::string_view line, uint16_t port) {
   if (std::any_of(line.begin(), line.end(), [](char c) { return c != '\t' && absl::ascii_iscntrl(c); })) {
     return absl::InvalidArgumentError(absl::StrCat(Shown(line), " has control characters"));
@@ -57,7 +57,7 @@ absl::StatusOr<StaticPeer> ReadLine(absl::string_view line, uint16_t port) {
   const bool v6 = absl::StrContains(host, ':');
   if (in6_addr bytes; v6 && inet_pton(AF_INET6, host.c_str(), &bytes) == 1) {
     char text[INET6_ADDRSTRLEN];
-    host = inet_ntop(AF_INET6, &bytes, text, sizeof(text));  // one address has many texts
+    host = inet_ntop(AF_INET6, &bytes, text, sizeof(text));  // the same text for all spellings of an address
   }
   return StaticPeer{name, absl::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", port)};
 }
@@ -66,7 +66,7 @@ absl::StatusOr<StaticPeer> ReadLine(absl::string_view line, uint16_t port) {
 
 absl::StatusOr<PeerList> ReadHosts(absl::string_view text, const std::string& source, uint16_t port) {
   PeerList out;
-  std::map<std::string, size_t> lines;  // of names and of addresses
+  std::map<std::string, size_t> lines;  // line number by name and by address
   size_t number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;

@@ -22,13 +22,12 @@ struct PeerList {
   std::vector<std::string> left_out;  // names whose address no other node reaches (loopback, link-local, multicast)
 };
 
-// `text`: a node a line, "NAME", "NAME ADDRESS" or, as in /etc/hosts, "ADDRESS NAME ..."; further names do not count,
-// and
-// `#` begins a comment. Without an address each daemon looks the name up. `source`: the file, for errors.
-// INVALID_ARGUMENT, with the line: it is no node, or a name or an address is there twice; or there is no node.
+// `text` has one node a line: "NAME", "NAME ADDRESS" or, as in /etc/hosts, "ADDRESS NAME ..."; further names do not
+// count. `#` begins a comment. If a line has no address, each daemon looks the name up. `source`: the file, for errors.
+// INVALID_ARGUMENT: a line names no node or repeats a name or an address, or the text has no node or too many.
 absl::StatusOr<PeerList> ReadHosts(absl::string_view text, const std::string& source, uint16_t port);
 
-// The part of railsd.yaml.
+// The section `peers` of railsd.yaml.
 std::string PeersYaml(const std::vector<StaticPeer>& peers);
 
 }  // namespace rails::ctl::config

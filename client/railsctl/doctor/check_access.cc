@@ -34,7 +34,7 @@ Findings CheckConfiguration(const Facts& facts) {
   const Configuration& config = facts.config;
   const std::string check = absl::StrCat("`railsd --config ", config.path, " --check-config`");
   if (!config.exists) {
-    // If a daemon runs, the file exists but this user cannot see it.
+    // If a daemon runs, its file probably exists, and this user may not read it.
     const Level level = config.given ? Level::kError : facts.running() ? Level::kNote : Level::kWarning;
     return {{"config", level, absl::StrCat(config.path, " does not exist, or may not be read by ", facts.user.name),
              "The configuration was not checked.",

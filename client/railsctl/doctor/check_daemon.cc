@@ -36,7 +36,7 @@ Finding NotRunning(const Facts& facts) {
           "`systemctl start railsd`; or name its directory with --socket-dir."};
 }
 
-// Are the links of peers that are down the whole reason why the rail does not reach them?
+// True if the rail misses only peers whose links are down.
 bool WaitsForLinks(const v1::RailStatus& rail, const google::protobuf::RepeatedPtrField<v1::PeerStatus>& peers) {
   if (rail.health().state() == v1::RAIL_STATE_DOWN || PeersMissing(rail) == 0) return false;
   bool any_down = false;

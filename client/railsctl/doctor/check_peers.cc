@@ -47,7 +47,7 @@ Finding JudgeLink(const v1::PeerStatus& peer) {
           absl::StrCat(hint.means, " Groups with ranks there cannot form; jobs that need it fail."), hint.fix};
 }
 
-// Judges what a peer whose link is up tells of another daemon with its name.
+// Judges a peer whose link is up. No finding unless another daemon uses its name or boot id, too.
 Findings JudgeTwin(const v1::PeerStatus& peer) {
   if (CauseOf(peer.why()) != PeerCause::kTwoDaemons) return {};
   const PeerHint& hint = HintOf(PeerCause::kTwoDaemons);
@@ -85,7 +85,7 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
   return {};
 }
 
-// Judges the DNS name of the peers. No finding if it resolves, or if there is none.
+// Judges the DNS name of the peers. No finding if the name resolves or none is configured.
 Findings JudgeName(const Configuration& config) {
   if (config.dns_trouble.empty()) return {};
   return {{"peers", Level::kError, absl::StrCat("peers.dns: ", config.dns_name, ": ", config.dns_trouble),

@@ -9,7 +9,7 @@
 namespace rails::ctl::doctor {
 
 // check_daemon.cc
-Findings CheckDaemon(const Facts& facts);    // answers, and is healthy
+Findings CheckDaemon(const Facts& facts);    // the daemon answers and is healthy
 Findings CheckRails(const Facts& facts);     // states, and speeds compared with the interfaces'
 Findings CheckVersions(const Facts& facts);  // program, daemon, railsctl and peers
 
@@ -43,7 +43,7 @@ Findings CheckClock(const Facts& facts);
 // All checks, in the order of their findings' importance.
 Findings CheckAll(const Facts& facts);
 
-// Descriptors that a daemon may need at once: 128, plus 70 a rail, 2 a peer (over TCP plus 4 a peer and rail), and 8 a
+// Descriptors that a daemon may need at once: 128, and 70 a rail, 4 a peer (over TCP also 4 a peer and rail), 8 a
 // session.
 uint64_t DescriptorsNeeded(uint64_t peers, uint64_t rails, bool tcp, uint64_t sessions);
 

@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxTextColumns = 256;
 
-// The member of an object; null if it has none, or if `value` is no object.
+// The member of an object; null if the object does not have it, or if `value` is no object.
 const Json& Member(const Json& value, const char* key) {
   static const Json* const kNull = new Json();
   if (!value.is_object()) return *kNull;
@@ -23,7 +23,7 @@ const Json& Member(const Json& value, const char* key) {
   return it == value.end() ? *kNull : *it;
 }
 
-// The element of an array; null if it has none.
+// The element of an array; null if `value` is no array or has fewer elements.
 const Json& Element(const Json& value, size_t index) {
   static const Json* const kNull = new Json();
   return value.is_array() && index < value.size() ? value[index] : *kNull;

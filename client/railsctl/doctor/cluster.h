@@ -45,7 +45,7 @@ struct ClusterPeer {
 
 struct ClusterNode {
   std::string where;      // "HOST:PORT", as given
-  absl::Status answered;  // why it did not; other members are set if OK
+  absl::Status answered;  // the error of asking; the members below are set if it is OK
   std::string name, version, boot_id;
   std::string settings_hash;  // GetStatusResponse.shared_config_hash
   double uptime_seconds = 0;
@@ -55,11 +55,11 @@ struct ClusterNode {
 };
 
 struct Cluster {
-  std::vector<ClusterNode> nodes;  // all that were asked
+  std::vector<ClusterNode> nodes;  // all nodes that were asked
 };
 
 // Fills `node` from the answer of /api/v1/status. Texts become printable and are cut to 256 columns. INVALID_ARGUMENT:
-// it is no such answer, or lists more than the limits.
+// `json` is no such answer, or lists more than the limits.
 absl::Status ParseOverview(absl::string_view json, ClusterNode* node);
 
 }  // namespace rails::ctl::doctor

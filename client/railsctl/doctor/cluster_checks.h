@@ -13,9 +13,9 @@ namespace rails::ctl::doctor {
 Findings CheckAnswers(const Cluster& cluster);        // every node answers
 Findings CheckNodeNames(const Cluster& cluster);      // no two daemons have the same name
 Findings CheckNodeVersions(const ClusterView& view);  // the same everywhere
-Findings CheckNodeSettings(const ClusterView& view);  // those that belong to no single node
+Findings CheckNodeSettings(const ClusterView& view);  // settings that are not of one node are alike
 Findings CheckMembership(const ClusterView& view);    // every node lists every other
-Findings CheckClusterLinks(const ClusterView& view);  // between the daemons
+Findings CheckClusterLinks(const ClusterView& view);  // the links between the daemons are up
 
 // cluster_rails.cc
 Findings CheckClusterRails(const ClusterView& view);  // rail i is the same kind of rail everywhere

@@ -5,7 +5,7 @@
 namespace rails::ctl::doctor {
 namespace {
 
-// Without finished jobs, of which nothing is compared.
+// Leaves finished jobs out of the answer, because no check compares them.
 constexpr const char* kStatusPath = "/api/v1/status?finished=0";
 
 absl::Status Read(const absl::StatusOr<HttpAnswer>& answer, ClusterNode* node) {
@@ -23,7 +23,7 @@ Cluster AskCluster(const std::vector<ClusterServer>& servers, const HttpLimits& 
                    const ClusterProgress& progress) {
   Cluster cluster;
   std::vector<HttpServer> reachable;
-  std::vector<size_t> numbers;  // in `cluster` of those in `reachable`
+  std::vector<size_t> numbers;  // by index in `reachable`: the index in `cluster`
   for (const ClusterServer& server : servers) {
     if (server.trouble.ok()) {
       numbers.push_back(cluster.nodes.size());

@@ -14,7 +14,7 @@ namespace rails::ctl::doctor {
 // Called after each answer with the number of nodes asked so far.
 using ClusterProgress = std::function<void(size_t asked)>;
 
-// Nodes are in the order of `servers`. One that does not answer as a daemon does has its reason in `answered`.
+// Nodes are in the order of `servers`. If a node does not answer as a daemon does, its `answered` has the reason.
 Cluster AskCluster(const std::vector<ClusterServer>& servers, const HttpLimits& limits,
                    const ClusterProgress& progress);
 

@@ -31,8 +31,8 @@ bool ReachesAll(const doctor::ClusterNode& node) {
   });
 }
 
-// Is there a daemon that began a moment ago, while somebody is not reached? Nodes that do not answer take long, so they
-// are not asked again.
+// True if all nodes answered, a daemon is young, and a link or path is down or doubtful. False if a node did not
+// answer, because asking it again takes long.
 bool Settles(const doctor::Cluster& cluster) {
   const bool all = std::all_of(cluster.nodes.begin(), cluster.nodes.end(),
                                [](const doctor::ClusterNode& node) { return node.answered.ok(); });
@@ -48,7 +48,7 @@ doctor::Cluster Ask(const Context& context, const std::vector<doctor::ClusterPla
   limits.each = context.TimeoutOr(kEachTimeout);
   limits.at_once = kAtOnce;
   const std::vector<doctor::ClusterServer> servers = doctor::LookUpPlaces(places, limits.each);
-  // Enough even if none answers.
+  // Enough even if no node answers.
   limits.all = (2 + static_cast<int>(servers.size() / kAtOnce)) * limits.each;
   const bool to_terminal = isatty(STDERR_FILENO) == 1;
   doctor::ClusterProgress progress;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kNodesNamed = 4;      // more nodes with the same trouble are one finding
 constexpr size_t kFindingsShown = 16;  // findings
 
-// The reason that the first of these nodes gives for a link that is down to another one of `others`.
+// The first reason that `node` or one of `others` gives for a link between them that is down.
 std::string WhyNoLink(const ClusterView& view, size_t node, const std::vector<size_t>& others) {
   for (const size_t other : others) {
     for (const ClusterPeer* const peer : {view.entry(other, node), view.entry(node, other)}) {
@@ -143,8 +143,8 @@ Findings CheckNodeSettings(const ClusterView& view) {
 
 Findings CheckMembership(const ClusterView& view) {
   if (view.answered() == 0) return {};
-  std::map<size_t, std::vector<size_t>> lacks;  // by the node that lists too few
-  std::map<size_t, size_t> lacked;              // by the node that is not listed: how many do not
+  std::map<size_t, std::vector<size_t>> lacks;  // by node: the nodes that it does not list
+  std::map<size_t, size_t> lacked;              // by node: how many nodes do not list it
   for (size_t from = 0; from < view.answered(); ++from) {
     for (size_t to = 0; to < view.size(); ++to) {
       if (from == to || view.entry(from, to) != nullptr) continue;
@@ -153,7 +153,7 @@ Findings CheckMembership(const ClusterView& view) {
     }
   }
   Findings findings;
-  std::vector<size_t> unknown;  // that nobody lists
+  std::vector<size_t> unknown;  // nodes that no other node lists
   for (const auto& [to, count] : lacked) {
     const size_t others = view.answered() - (to < view.answered() ? 1 : 0);
     if (count == others && others >= 2) unknown.push_back(to);

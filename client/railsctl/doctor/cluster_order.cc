@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kRailsNamed = 3;  // of a node
 
-// The subnet that rail i has on most nodes, by rail; empty where it is unknown, or no other node is in it.
+// By rail: the subnet that rail i has on most nodes; empty if it is unknown or only one node is in it.
 std::vector<std::string> UsualSubnets(const ClusterView& view) {
   std::map<std::string, std::set<size_t>> nodes_by_subnet;
   for (size_t node = 0; node < view.answered(); ++node) {
@@ -46,7 +46,7 @@ std::vector<std::string> Misplaced(const ClusterView& view, size_t node, const s
   return out;
 }
 
-// Nodes that tell subnets, none of which is a usual one.
+// Nodes that report subnets, but none of the usual ones.
 std::vector<size_t> Strangers(const ClusterView& view, const std::vector<std::string>& usual) {
   std::vector<size_t> nodes;
   for (size_t node = 0; node < view.answered(); ++node) {

@@ -12,7 +12,7 @@ namespace {
 
 using NodePair = std::pair<size_t, size_t>;
 
-constexpr size_t kManyPairs = 3;    // of one node; told as one finding
+constexpr size_t kManyPairs = 3;    // this many pairs of one node become one finding
 constexpr size_t kPairsShown = 16;  // findings
 constexpr size_t kNodesApart = 4;   // more nodes with the same trouble are one finding
 
@@ -24,7 +24,7 @@ struct Causes {
   Findings parts, partial;                        // complete findings
 };
 
-// The reason that the node itself gives, if its rail is not up.
+// The reason that the node gives for the first of its rails that is down; "" if none is.
 std::string OwnReason(const ClusterView& view, size_t node, const std::vector<size_t>& rails) {
   for (const size_t r : rails) {
     const ClusterRail* const rail = view.rail(node, r);
@@ -53,7 +53,7 @@ Finding Partial(const ClusterView& view, size_t rail, size_t node, const std::ve
       "what lies between the switches of these nodes."};
 }
 
-// Takes nodes with many of the pairs out of `pairs`, until there are none, or kPairsShown findings.
+// Adds a finding for each node that has many of the pairs, and removes its pairs. Stops at kPairsShown findings.
 void TakePartial(const ClusterView& view, size_t rail, std::vector<NodePair>* pairs, Findings* findings) {
   while (findings->size() < kPairsShown) {
     std::map<size_t, std::vector<size_t>> others;

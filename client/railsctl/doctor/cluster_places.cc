@@ -84,7 +84,7 @@ class PlaceList {
   std::set<std::string> known_;
 };
 
-// Look-ups of names under way. The C library writes into it until they end, which cannot be hastened.
+// Look-ups of names in progress. The C library writes into it until they end, and they cannot be cancelled.
 struct LookUps {
   explicit LookUps(const std::vector<ClusterPlace>& places) : requests(places.size()) {
     hints.ai_socktype = SOCK_STREAM;
@@ -96,7 +96,7 @@ struct LookUps {
     }
   }
 
-  // False: the time is up.
+  // Waits until all look-ups have ended. False: the time is over before that.
   bool Wait(absl::Time until) {
     for (size_t p = 0; p < list.size(); ++p) {
       while (gai_error(&requests[p]) == EAI_INPROGRESS) {
@@ -116,7 +116,7 @@ struct LookUps {
   std::vector<gaicb*> list;
 };
 
-// Numeric addresses, those of IPv4 only if there are any.
+// The numeric IPv4 addresses; if there are none, those of IPv6.
 std::vector<std::string> AddressesIn(const addrinfo* list) {
   std::vector<std::string> v4, v6;
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
@@ -166,7 +166,7 @@ std::vector<ClusterServer> LookUpPlaces(const std::vector<ClusterPlace>& places,
   auto look_ups = std::make_unique<LookUps>(places);
   std::vector<ClusterServer> servers;
   const int begun = getaddrinfo_a(GAI_NOWAIT, look_ups->list.data(), static_cast<int>(places.size()), nullptr);
-  const bool ended = look_ups->Wait(absl::Now() + limit);  // also if only a part has begun
+  const bool ended = look_ups->Wait(absl::Now() + limit);  // also if only some have begun
   for (size_t p = 0; p < places.size(); ++p) {
     const gaicb& request = look_ups->requests[p];
     const int error = gai_error(&look_ups->requests[p]);

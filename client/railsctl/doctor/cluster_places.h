@@ -19,8 +19,8 @@ struct ClusterPlace {
 };
 
 // Parses the values of --cluster: "@FILE", "HOST:PORT", "dns:NAME:PORT", and lists of them with commas. A file has one
-// entry a line; "#" begins a comment. Entries that occur twice count once. INVALID_ARGUMENT: no such entry, none at
-// all, or more than 4096. NOT_FOUND: a file cannot be read.
+// entry a line; "#" begins a comment. Entries that occur twice count once. INVALID_ARGUMENT: an entry is malformed, or
+// there is no entry or more than 4096. NOT_FOUND: a file cannot be read.
 absl::StatusOr<std::vector<ClusterPlace>> ParsePlaces(const std::vector<std::string>& values);
 
 // One node, or a name without an address.

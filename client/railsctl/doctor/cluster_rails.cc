@@ -45,10 +45,10 @@ const Trait kTraits[] = {
      "Right if these machines are built or cabled differently; otherwise name the devices in the same order."},
 };
 
-// Rails of the same nodes that differ from the others in the same way.
+// Rails that differ on the same nodes in the same way.
 struct Odd {
   std::string nodes, values;  // no nodes: no value has a majority
-  bool many = false;          // nodes
+  bool many = false;          // several nodes
   std::vector<size_t> rails = {};
 };
 

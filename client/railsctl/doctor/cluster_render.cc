@@ -14,7 +14,7 @@ namespace {
 
 // One rail of all nodes. A path is one daemon's view of the rail to one peer.
 struct RailTotals {
-  size_t nodes = 0, nodes_up = 0;     // all that are known of; those that say that the rail is up
+  size_t nodes = 0, nodes_up = 0;     // all known nodes; nodes that report the rail as up and not drained
   uint64_t slowest = 0, fastest = 0;  // bytes per second; 0: unknown
   size_t paths = 0, paths_up = 0, paths_drained = 0;
 };

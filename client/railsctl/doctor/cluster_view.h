@@ -1,4 +1,4 @@
-// The answers of all daemons side by side: who says what about whom.
+// The answers of all daemons, by node and by pair of nodes.
 #ifndef RAILS_RAILSCTL_DOCTOR_CLUSTER_VIEW_H_
 #define RAILS_RAILSCTL_DOCTOR_CLUSTER_VIEW_H_
 
@@ -12,15 +12,15 @@
 
 namespace rails::ctl::doctor {
 
-// Nodes have numbers: those that answered first, in the order in which they were asked, then those that others list.
-// The cluster must outlive the view.
+// Numbers the nodes: first the nodes that answered, in the order in which they were asked, then nodes that only other
+// nodes list. The cluster must outlive the view.
 class ClusterView {
  public:
   explicit ClusterView(const Cluster& cluster);
 
   size_t size() const { return names_.size(); }
   size_t answered() const { return nodes_.size(); }
-  size_t rails() const { return rails_; }  // of the node that has most
+  size_t rails() const { return rails_; }  // the most rails of any node
   const std::string& name(size_t node) const { return names_[node]; }
   // `node` must have answered.
   const ClusterNode& answer(size_t node) const { return *nodes_[node]; }
@@ -30,11 +30,11 @@ class ClusterView {
   const ClusterPeer* entry(size_t from, size_t to) const;
   PathView path(size_t rail, size_t from, size_t to) const;
 
-  // Both daemons' views as one. Bad: one of them says that it is down.
+  // Combines the views of both daemons. Bad: at least one of them reports it as down.
   Edge LinkBetween(size_t a, size_t b) const;
   Edge PathBetween(size_t rail, size_t a, size_t b) const;
 
-  // Names of nodes: "n1, n2, n3 and 5 more".
+  // Names of nodes: "n1, n2, n3, n4 and 5 more".
   std::string Names(const std::vector<size_t>& nodes) const;
 
  private:
@@ -44,7 +44,7 @@ class ClusterView {
   size_t rails_ = 0;
 };
 
-// "n1, n2, n3 and 5 more"; one more than the limit is named, too.
+// "n1, n2, n3, n4 and 5 more". Five names are all listed, because "and 1 more" would not be shorter.
 std::string NameList(const std::vector<std::string>& names);
 // "rail 3", "rails 2 and 3", "rails 0, 2 and 5", "rails 0 to 7". `rails` is in order.
 std::string RailList(const std::vector<size_t>& rails);

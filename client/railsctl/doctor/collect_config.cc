@@ -194,7 +194,7 @@ Configuration ReadConfiguration(const std::string& path, const std::vector<std::
     ParseConfiguration(resolved.good ? resolved.text : printed.text, &config);
     if (!resolved.good) {
       config.here = absl::NotFoundError(absl::StripAsciiWhitespace(resolved.text));
-      config.rails.clear();  // as written they mean nothing on this machine
+      config.rails.clear();  // the rails as written may name nothing on this machine
     }
     command[3] = "--check-config";  // also checks the files that the configuration names
   }

@@ -121,9 +121,9 @@ struct Configuration {
   std::string program;  // railsd; empty: not found
   std::string program_version;
   absl::Status verdict;  // INVALID_ARGUMENT with all errors in the file
-  absl::Status here;     // NOT_FOUND: what it names by pattern, network or interface is not on this machine
+  absl::Status here;     // NOT_FOUND: this machine has nothing for a pattern, network or interface in the file
   std::string hash;      // as the daemon computes it; empty: unknown, or the daemon uses another file
-  // Set if the file has no errors; the rails only if `here` is OK, as they are on this machine:
+  // Set if the file has no errors. The rails are those of this machine, and set only if `here` is OK:
   std::string node, socket_dir, control_listen, dns_name;
   size_t dns_addresses = 0;  // addresses of dns_name
   std::string dns_trouble;   // error of its look-up

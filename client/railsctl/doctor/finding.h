@@ -8,7 +8,7 @@
 
 namespace rails::ctl::doctor {
 
-// From good to bad. kNote: right, and worth knowing. kWarning: works, but worse than it could. kError: the node does
+// From good to bad. kNote: correct, and worth knowing. kWarning: works, but worse than it could. kError: the node does
 // not work as it should.
 enum class Level : uint8_t { kOk, kNote, kWarning, kError };
 

@@ -13,8 +13,8 @@ struct Phrase {
   const char* text;
 };
 
-// Parts of the daemon's texts; the first that occurs decides. A text may begin with what was seen here and go on with
-// the reason of the last dial, so causes come before what follows from them.
+// Parts of the daemon's texts. The first part that occurs decides, so a cause comes before its consequences: a text may
+// begin with what this daemon saw, and then give the reason why its last dial failed.
 constexpr Phrase kPhrases[] = {
     {PeerCause::kTwoDaemons, "two daemons"},
     {PeerCause::kTwoDaemons, "one of them lies"},  // about a boot id
@@ -23,9 +23,9 @@ constexpr Phrase kPhrases[] = {
     {PeerCause::kTls, "speaks no TLS"},
     {PeerCause::kTls, "speaks plain text"},
     {PeerCause::kTls, "set the same tls.mode on all nodes"},
-    {PeerCause::kTls, "begins with \"\\025\\003"},  // an alert of TLS
-    {PeerCause::kTls, "begins with \"\\026\\003"},  // the begin of its handshake
-    {PeerCause::kTls, "wrong version number"},      // OpenSSL's word for what is no TLS
+    {PeerCause::kTls, "begins with \"\\025\\003"},  // a TLS alert
+    {PeerCause::kTls, "begins with \"\\026\\003"},  // the beginning of a TLS handshake
+    {PeerCause::kTls, "wrong version number"},      // OpenSSL's text if the other end does not speak TLS
     {PeerCause::kTls, "without a word"},
     {PeerCause::kCertificateName, "but its certificate is of"},
     {PeerCause::kCertificate, "refuses the other end"},

@@ -26,7 +26,7 @@ enum class PeerCause : uint8_t {
   kEnded,       // its daemon has ended the connection
 };
 
-// The cause that `why` tells: PeerStatus.why, or the reason of a log line.
+// Finds the cause in `why`: PeerStatus.why, or the reason of a log line.
 PeerCause CauseOf(absl::string_view why);
 
 struct PeerHint {

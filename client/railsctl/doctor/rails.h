@@ -26,7 +26,8 @@ struct Rail {
 // A pattern in the configuration becomes one rail for each matching port. `rails: auto` means every active port.
 std::vector<Rail> RailsOf(const Facts& facts);
 
-// How many of `own` rails the peer has, too. Its number is unknown until it was heard of.
+// Number of rails that this node, with `own` rails, and the peer both have. `own` if the peer's number is not known
+// yet.
 int CommonRails(const v1::PeerStatus& peer, int own);
 
 // Removes port and brackets from "10.1.0.1:7000" and "[fd00::1]:7000". Returns other texts unchanged.

@@ -43,7 +43,7 @@ void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out
   }
 }
 
-// Adds the wait for one peer's permission to write, and what it has not told yet.
+// Adds the wait for one peer's grant, and the message that this peer has not sent yet.
 void AddWaitsFor(const v1::ExplainJobResponse& job, const v1::ExchangePart& exchange, double notable,
                  std::vector<std::string>* out) {
   const double waited =
@@ -124,7 +124,7 @@ void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
   const v1::RailPart* first = nullptr;
   for (const auto& rail : job.rails()) {
     if (rail.returned_chunks() > 0) {
-      // Chunks that are under way when a job fails come back, too.
+      // When a job fails, its chunks in flight come back, too, and no other rail takes them over.
       out->push_back(absl::StrCat(rail.rail(), " gave back ", FormatCount(rail.returned_chunks(), "chunk"),
                                   done ? "; other rails took over." : "."));
     }

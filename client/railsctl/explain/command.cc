@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
-// A longer file is no answer.
+// Longer files cannot be the output of `explain --json`.
 constexpr size_t kMaxFileBytes = 64 << 20;
 
 struct WantedJob {
@@ -32,7 +32,7 @@ struct WantedJob {
   bool nodes_given = false;
 };
 
-// The answer of one node, and whether a file had it.
+// The answer of one node. `file`: read from a file, not from a daemon.
 struct Answer {
   absl::StatusOr<v1::ExplainJobResponse> job;
   bool file = false;
@@ -63,8 +63,8 @@ Answer Ask(const Context& context, const WantedJob& wanted, const std::string& n
   return {absl::InvalidArgumentError(absl::StrCat(node, ": ", status.message())), true};
 }
 
-// Asks all nodes. The first one that answers says which job is the latest. A node that does not answer is told, and
-// left out unless it is the only one; `code` becomes the exit code.
+// Asks all nodes. The first answer decides which job is the latest. A daemon that does not answer is reported and left
+// out, unless it is the only node; a file that is not usable is an error. `code` becomes the exit code.
 absl::StatusOr<std::vector<v1::ExplainJobResponse>> AskAll(const Context& context, const WantedJob& wanted,
                                                            v1::ExplainJobRequest request, ExitCode* code) {
   std::vector<v1::ExplainJobResponse> jobs;

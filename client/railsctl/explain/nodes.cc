@@ -19,8 +19,8 @@ namespace {
 using Align = Table::Align;
 
 constexpr size_t kTimelineColumns = 44;  // of the timeline
-constexpr double kNotableGap = 0.05;     // of the job's time; differences below are not told
-constexpr double kClockSteps = 1e-6;     // in which a double tells the time since 1970, and some
+constexpr double kNotableGap = 0.05;     // part of the job's time; smaller differences are not reported
+constexpr double kClockSteps = 1e-6;     // a bit more than the resolution of a double that counts seconds since 1970
 constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 const v1::ExchangePart* ExchangeWith(const v1::ExplainJobResponse& job, const std::string& node) {
@@ -29,7 +29,7 @@ const v1::ExchangePart* ExchangeWith(const v1::ExplainJobResponse& job, const st
   return found == job.exchanges().end() ? nullptr : &*found;
 }
 
-// How far the clock of `to` is ahead of that of `from` at most, by the messages from `from` to `to`.
+// The most by which the clock of `to` can be ahead of that of `from`, by the messages from `from` to `to`.
 double MostAhead(const v1::ExplainJobResponse& from, const v1::ExplainJobResponse& to) {
   const v1::ExchangePart* const out = ExchangeWith(from, to.node());
   const v1::ExchangePart* const in = ExchangeWith(to, from.node());
@@ -59,7 +59,7 @@ Phases PhasesOf(const v1::ExplainJobResponse& job) {
     phases.submitted = std::max(phases.submitted, rank.submitted_seconds());
     phases.ended = std::max(phases.ended, rank.ended_seconds());
   }
-  if (phases.ended == 0) phases.ended = job.report().elapsed_seconds();  // it goes on
+  if (phases.ended == 0) phases.ended = job.report().elapsed_seconds();  // the job still runs
   phases.running = std::min(phases.submitted + job.report().waiting_for_peers_seconds(), phases.ended);
   return phases;
 }
@@ -79,7 +79,7 @@ std::string Timeline(JobParts jobs, absl::Span<const double> begin, double end) 
     std::string line(kTimelineColumns, ' ');
     const auto paint = [&](double from, double to, char with) {
       const double columns = static_cast<double>(kTimelineColumns) / end;
-      const auto column = [&](double at) {  // also of what is no number
+      const auto column = [&](double at) {  // 0 for NaN
         return at * columns > 0 ? static_cast<long>(std::min(at * columns, double{kTimelineColumns - 1})) : 0;
       };
       if (to > from) std::fill(line.begin() + column(begin[n] + from), line.begin() + column(begin[n] + to) + 1, with);
@@ -93,7 +93,7 @@ std::string Timeline(JobParts jobs, absl::Span<const double> begin, double end) 
   return out;
 }
 
-// Nodes that took part and do not tell.
+// Nodes that took part in the job and have no answer in `jobs`.
 std::vector<std::string> Silent(JobParts jobs) {
   std::set<std::string> nodes;
   for (const auto& job : jobs) {
@@ -103,7 +103,7 @@ std::vector<std::string> Silent(JobParts jobs) {
   return {nodes.begin(), nodes.end()};
 }
 
-// Gaps below `notable_seconds` are not told.
+// Says whose ranks submitted last, and which node ended last and why. Names no node for a gap below `notable_seconds`.
 std::string WhoWasLast(JobParts jobs, absl::Span<const double> begin, double notable_seconds) {
   size_t late = 0, last = 0;
   double first_submitted = kEndless;
@@ -157,7 +157,7 @@ std::vector<NodeClock> AlignClocks(JobParts jobs) {
   for (NodeClock& clock : clocks) clock.within_seconds = kEndless;
   std::vector<bool> settled(jobs.size(), false);
   if (!clocks.empty()) clocks[0] = {0, 0, true};
-  // Dijkstra's algorithm; the length of an edge is the error that it adds.
+  // Dijkstra's algorithm. The length of an edge between two nodes is the error of comparing their clocks.
   for (size_t round = 0; round < jobs.size(); ++round) {
     size_t from = jobs.size();
     for (size_t n = 0; n < jobs.size(); ++n) {
@@ -170,7 +170,7 @@ std::vector<NodeClock> AlignClocks(JobParts jobs) {
       if (settled[to]) continue;
       const double most = MostAhead(jobs[from], jobs[to]), least = -MostAhead(jobs[to], jobs[from]);
       if (most == kEndless || least == -kEndless) continue;
-      if (most + kClockSteps < least) continue;  // a clock was set meanwhile
+      if (most + kClockSteps < least) continue;  // a clock was set during the job
       const double within = clocks[from].within_seconds + std::max(0.0, (most - least) / 2);
       if (within >= clocks[to].within_seconds) continue;
       clocks[to] = {clocks[from].ahead_seconds + (most + least) / 2, within, true};

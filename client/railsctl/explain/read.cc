@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kMaxSeconds = 1e11;  // since 1970
 
-// Writes what MessageJson() says in words as protobuf's own mapping does.
+// Replaces the texts that MessageJson() writes for a boot id, a code and a state by the numbers that protobuf reads.
 void ToProtobuf(Json* report) {
   const Json::json_pointer path("/job/epoch/boot_id");
   if (!report->contains(path)) return;
@@ -37,7 +37,7 @@ void ToProtobuf(Json* report) {
   }
 }
 
-// Makes all texts printable. False: a time is none.
+// Makes all texts printable. False: a time is no number or out of range.
 bool Tame(google::protobuf::Message* message) {
   const google::protobuf::Reflection& reflection = *message->GetReflection();
   std::vector<const google::protobuf::FieldDescriptor*> fields;
@@ -45,7 +45,7 @@ bool Tame(google::protobuf::Message* message) {
   bool tame = true;
   for (const auto* field : fields) {
     const bool message_field = field->cpp_type() == field->CPPTYPE_MESSAGE;
-    if (field->is_repeated()) {  // numbers of lists are counts of bytes and ranks
+    if (field->is_repeated()) {  // lists hold no times: their numbers are bytes and ranks
       for (int i = 0; message_field && i < reflection.FieldSize(*message, field); ++i) {
         tame = Tame(reflection.MutableRepeatedMessage(message, field, i)) && tame;
       }
@@ -60,7 +60,7 @@ bool Tame(google::protobuf::Message* message) {
   return tame;
 }
 
-// Are the records of chunks about rails and exchanges that are there?
+// True if every record of a chunk names a rail and an exchange of the job.
 bool ChunksFit(const v1::ExplainJobResponse& job) {
   return std::all_of(job.chunks().begin(), job.chunks().end(), [&job](const v1::ChunkRecord& chunk) {
     return chunk.rail() < static_cast<uint32_t>(job.rails_size()) &&

@@ -1,4 +1,4 @@
-// Reads what `railsctl explain --json` wrote.
+// Reads the output of `railsctl explain --json`.
 #ifndef RAILS_RAILSCTL_EXPLAIN_READ_H_
 #define RAILS_RAILSCTL_EXPLAIN_READ_H_
 
@@ -8,8 +8,8 @@
 
 namespace rails::ctl {
 
-// The daemon's answer that MessageJson() wrote. Texts are made printable. INVALID_ARGUMENT: `json` is no such text,
-// or has what no daemon says.
+// Reads a daemon's answer that MessageJson() wrote. Makes texts printable. INVALID_ARGUMENT: `json` is no such text, or
+// has values that no daemon sends.
 absl::StatusOr<v1::ExplainJobResponse> ReadExplanation(absl::string_view json);
 
 }  // namespace rails::ctl

@@ -43,7 +43,7 @@ std::string Head(const v1::ExplainJobResponse& job, bool color) {
   return out;
 }
 
-// Which directions of the exchange went with READY.
+// The directions of the exchange that were eager.
 std::string EagerText(const v1::ExchangePart& exchange) {
   if (!exchange.eager_out() && !exchange.eager_in()) return "";
   if (exchange.eager_out() && exchange.eager_in()) return "eager";
@@ -120,7 +120,7 @@ std::string Rails(const v1::ExplainJobResponse& job, bool color) {
   return table.empty() ? "" : absl::StrCat("\n", table.Render(color));
 }
 
-// One rail's timeline: the part of its speed that its chunks used. Each chunk is spread evenly over its time under way.
+// One rail's timeline: the part of its speed that its chunks used. A chunk counts evenly over its time in flight.
 struct Lane {
   std::vector<double> bytes = std::vector<double>(kColumns, 0);
   std::vector<bool> returned = std::vector<bool>(kColumns, false);
@@ -129,7 +129,7 @@ struct Lane {
 std::vector<Lane> Lanes(const v1::ExplainJobResponse& job, double end) {
   std::vector<Lane> lanes(static_cast<size_t>(job.rails_size()));
   const double width = end / static_cast<double>(kColumns);
-  const auto column = [&](double at) {  // also of what is no number
+  const auto column = [&](double at) {  // 0 for NaN
     return at / width > 0 ? static_cast<size_t>(std::min(at / width, double{kColumns - 1})) : 0;
   };
   for (const auto& chunk : job.chunks()) {

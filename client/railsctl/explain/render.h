@@ -13,8 +13,8 @@ namespace rails::ctl {
 std::string RenderExplanation(const v1::ExplainJobResponse& job, bool color);
 
 // The Trace Event Format of Chrome and Perfetto ("JSON Array Format" inside an object). Each node is one process, with
-// rows for the job's phases, ranks and exchanges, and for each rail as many rows as it had chunks under way at once.
-// `begun_seconds`: when each node's part began, as nodes.h has it.
+// rows for the job's phases, ranks and exchanges, and for each rail as many rows as it had chunks in flight at once.
+// `begun_seconds`: when each node's part began (Beginnings() of nodes.h).
 std::string TraceJson(absl::Span<const v1::ExplainJobResponse> jobs, absl::Span<const double> begun_seconds);
 
 }  // namespace rails::ctl

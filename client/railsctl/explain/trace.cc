@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 class Trace {
  public:
-  // Rows that follow are of this process. Its times count from `begun_seconds` of the trace.
+  // Begins a process: the next rows belong to it, and its times count from `begun_seconds` of the trace.
   void Process(const std::string& name, double begun_seconds) {
     ++process_;
     rows_ = 0;
@@ -102,7 +102,7 @@ void AddExchanges(const v1::ExplainJobResponse& job, Trace* trace) {
 // Puts chunks that overlap in time on separate rows.
 void AddRail(const v1::ExplainJobResponse& job, uint32_t index, Trace* trace) {
   const std::string& name = job.rails(static_cast<int>(index)).rail();
-  std::vector<std::pair<int, double>> rows;  // row, and the time until which it is taken
+  std::vector<std::pair<int, double>> rows;  // row, and the time when its last chunk ends
   for (const auto& chunk : job.chunks()) {
     if (chunk.rail() != index || chunk.ended_seconds() <= 0) continue;
     auto free =

@@ -18,7 +18,7 @@
 namespace rails::ctl {
 namespace {
 
-// Finished jobs that `jobs` prints: most jobs end before anybody looks.
+// Finished jobs that `jobs` prints, because most jobs have ended when somebody looks.
 constexpr uint32_t kFinishedShown = 10;
 
 // Refreshes until interrupted or until the daemon exits. With --json, one object a line.

@@ -242,7 +242,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"FLAPS", Align::kRight},
                {"WHY"}});
   for (const auto& rail : rails.rails()) {
-    // Nodes that start together miss each other a few times. It matters only while a peer is not connected.
+    // When nodes start together, their first connects fail. Failures matter only while a peer is not connected.
     const uint64_t failed_connects = Counter(rail, "refused_connections") + Counter(rail, "connect_failures");
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
@@ -275,7 +275,7 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
     const auto old = std::find_if(before.rails().begin(), before.rails().end(),
                                   [&](const v1::RailStatus& other) { return other.index() == rail.index(); });
     double tx = 0, rx = 0;
-    // Counters fall if the daemon was restarted. The next refresh is right.
+    // A restart of the daemon resets its counters. The next refresh shows right rates again.
     if (old != before.rails().end() && seconds > 0 &&
         Counter(rail, "tx_payload_bytes") >= Counter(*old, "tx_payload_bytes") &&
         Counter(rail, "rx_payload_bytes") >= Counter(*old, "rx_payload_bytes")) {

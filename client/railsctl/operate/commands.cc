@@ -80,7 +80,7 @@ absl::Status RedialPeer(OperatorClient& client, const v1::PeerStatus& before, ab
   return absl::DeadlineExceededError(absl::StrCat("no new connection within ", absl::FormatDuration(limit)));
 }
 
-// One peer after the other, so that no moment finds the node without most of its links.
+// Redials one peer after the other, so that the node keeps all its other links.
 int Redial(const Context& context, const std::vector<std::string>& nodes) {
   OperatorClient client(context.socket_dir, absl::Seconds(5));
   const absl::StatusOr<v1::ListPeersResponse> peers = client.ListPeers();

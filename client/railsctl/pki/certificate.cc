@@ -96,7 +96,7 @@ bool SetValidity(X509* certificate, const Validity& validity) {
          ASN1_TIME_set(X509_getm_notAfter(certificate), absl::ToTimeT(validity.to)) != nullptr;
 }
 
-// `value` as in OpenSSL's configuration files.
+// Adds an extension. `value`: as in OpenSSL's configuration files.
 bool AddExtension(X509* certificate, X509* issuer, int kind, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);

@@ -30,7 +30,7 @@ absl::Status IssueInto(const std::string& folder, const std::vector<std::string>
 std::string CertificatePath(const std::string& folder, const std::string& name);
 std::string KeyPath(const std::string& folder, const std::string& name);
 
-// Bounded: no PEM file is larger than 1 MiB.
+// Reads a file of at most 1 MiB.
 absl::StatusOr<std::string> ReadPem(const std::string& path);
 
 }  // namespace rails::ctl::pki

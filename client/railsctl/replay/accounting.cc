@@ -8,7 +8,7 @@
 namespace rails::ctl {
 namespace {
 
-// Values of the rails that are not drained, or carried bytes nevertheless.
+// Values of the rails that are not drained or that carried bytes.
 std::vector<uint64_t> Values(const std::vector<RailBytes>& rails, uint64_t RailBytes::*field) {
   std::vector<uint64_t> values;
   for (const RailBytes& rail : rails) {

@@ -32,7 +32,7 @@ struct NodeRails {
   double RxMaxOverMean() const;
 };
 
-// The bytes carried between two readings of the counters. ABORTED: a counter fell or rails changed, because the daemon
+// The bytes carried between two readings of the counters. ABORTED: a counter fell or the rails differ, because a daemon
 // was restarted.
 absl::StatusOr<std::vector<NodeRails>> Difference(const std::vector<NodeRails>& before,
                                                   const std::vector<NodeRails>& after);

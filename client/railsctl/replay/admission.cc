@@ -14,12 +14,12 @@ namespace {
 
 constexpr size_t kMaxRanksNamed = 8;
 
-// Takes the same time wherever the texts differ. The length is no secret.
+// Takes the same time wherever the texts differ, so that its time tells nothing of a token. The length is no secret.
 bool EqualInConstantTime(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// The first difference between what a rank and rank 0 were started with; empty: none.
+// Describes the first difference between the options of a rank and those of rank 0; empty: they are the same.
 std::string FirstDifference(const HelloEvent& own, const HelloEvent& hello) {
   const auto differ = [](const std::string& theirs, const std::string& ours) {
     return absl::StrCat("was started with ", theirs, ", and rank 0 with ", ours);

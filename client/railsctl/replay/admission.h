@@ -13,17 +13,17 @@ namespace rails::ctl {
 
 class Admission {
  public:
-  // `own`: what rank 0 would say of itself. All ranks must agree with it.
+  // `own`: the hello of rank 0. All ranks must agree with it.
   explicit Admission(HelloEvent own);
 
-  // Takes the rank in. PERMISSION_DENIED: another token. FAILED_PRECONDITION: names the rank and what differs, or says
-  // that the rank has already come.
+  // Admits the rank. PERMISSION_DENIED: another token. FAILED_PRECONDITION: names the rank and what differs, or says
+  // that the rank was admitted before.
   absl::Status Admit(const HelloEvent& hello);
-  // Undoes Admit(): the rank ended before the others came.
+  // Undoes Admit(). For a rank that ends before all have come.
   void Forget(uint32_t rank) { present_[rank] = false; }
 
   bool Complete() const;
-  // "rank 3", "ranks 1, 2 and 7": those that have not come, or the first of them.
+  // "rank 3", "ranks 1, 2 and 7": the ranks that have not come, or the first of them.
   std::string Missing() const;
 
  private:

@@ -26,14 +26,14 @@ constexpr absl::Duration kStuck = absl::Seconds(30);
 constexpr absl::Duration kEcho = absl::Seconds(2);
 constexpr absl::Duration kPrepareTimeout = absl::Minutes(5);
 constexpr size_t kMaxFailuresShown = 4;
-constexpr size_t kMostTextColumns = 400;  // of what another machine says
-// Time until the last rank has received the command to go.
+constexpr size_t kMostTextColumns = 400;  // of a text from another machine
+// Time until the last rank has received the GoCommand.
 constexpr absl::Duration kGoAhead = absl::Milliseconds(2);
 constexpr absl::Duration kGoAheadPerRank = absl::Microseconds(100);
 // Limit for a remote worker to take a command.
 constexpr absl::Duration kSendTimeout = absl::Seconds(30);
 constexpr absl::Duration kQuitTimeout = absl::Seconds(1);
-// Readings of a remote clock, of which the one with the shortest round trip counts.
+// Readings of a remote clock. The one with the shortest round trip counts.
 constexpr int kClockReadings = 3;
 
 // The number of the event's field.
@@ -60,7 +60,7 @@ struct Coordinator::Waiting {
     absl::StatusCode code;
     std::string what;
   };
-  int kind;  // KindOf() what is waited for
+  int kind;  // KindOf() the expected event
   const OnEvent& on_event;
   std::vector<bool> pending;  // by rank: its event has not come yet
   std::vector<Failure> failures;
@@ -313,7 +313,7 @@ absl::Status Coordinator::FinishGo(PhaseOutcome* outcome) {
 }
 
 absl::StatusOr<PhaseOutcome> Coordinator::Go() {
-  // All ranks submit at the same time, as after a computation, whatever the order in which they get the command.
+  // Names a time at which all ranks submit together, as after a computation, because they get the command one by one.
   const int64_t at_ns = MonotonicNanoseconds() +
                         absl::ToInt64Nanoseconds(kGoAhead + kGoAheadPerRank * static_cast<int64_t>(links_.size()));
   for (size_t rank = 0; rank < links_.size(); ++rank) {

@@ -67,7 +67,7 @@ class Coordinator {
 
   // Makes the workers leave the group.
   absl::Status Leave();
-  // Makes the workers end, with this code and the reason; also after an error of Leave(). The caller waits for the
+  // Tells the workers to end, with this code and the reason, also after an error of Leave(). The caller waits for the
   // processes.
   void Quit(int exit_code, const std::string& message);
 
@@ -100,7 +100,7 @@ class Coordinator {
   void Note(size_t rank, absl::StatusCode code, const std::string& what, Waiting* waiting);
   absl::Status Verdict(const Waiting& waiting) const;
   std::string Name(size_t rank) const;
-  // Text of a worker, without characters that a terminal acts on. One of a rank that has connected is bounded as well.
+  // Makes a text of a worker printable. Also bounds its length if the worker is remote.
   std::string Text(size_t rank, absl::string_view text) const;
 
   std::vector<WorkerLink> links_;

@@ -15,7 +15,7 @@ absl::StatusOr<TrafficMatrix> RankMatrix(const TrafficMatrix& matrix, const Exch
   if (matrix.size() == options.nodes) {
     return workload::SpreadToRanks(matrix, options.ranks_per_node, options.spread, seed);
   }
-  return matrix;  // one end is one rank; the caller has checked the sizes
+  return matrix;  // each end of the matrix is one rank; the caller has checked the sizes
 }
 
 absl::Status CheckSizes(const std::vector<workload::Step>& steps, const ExchangeOptions& options) {

@@ -20,7 +20,7 @@
 namespace rails::ctl {
 namespace {
 
-// Limit for a rank to take the reason why the run ends.
+// Limit for sending a rank the reason why the run ends.
 constexpr absl::Duration kAbandonTimeout = absl::Seconds(1);
 
 }  // namespace
@@ -69,7 +69,7 @@ absl::Status Fleet::Identify(size_t node) {
   if (!status.ok()) return status.status();
   const auto same = std::find(boots_.begin(), boots_.end(), status->boot_id());
   if (same != boots_.end() && status->boot_id() != 0) {
-    // Its ranks would copy in memory the bytes that are counted as bytes between nodes.
+    // This daemon would copy the bytes in memory that the replay counts as bytes between nodes.
     return absl::InvalidArgumentError(absl::StrCat("--nodes names the daemon of node ", status->node(), " twice: ",
                                                    options_.socket_dirs[static_cast<size_t>(same - boots_.begin())],
                                                    " and ", options_.socket_dirs[node]));
@@ -138,7 +138,7 @@ std::vector<StartCommand> Fleet::StartCommands(uint64_t send_bytes, uint64_t rec
 }
 
 absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
-  if (!options_.huge_pages) {  // huge pages are reserved; running out of them is a plain error
+  if (!options_.huge_pages) {  // with huge pages, CreateSegment() fails if too few are reserved
     std::ifstream file("/proc/meminfo");
     const std::string meminfo(std::istreambuf_iterator<char>(file), {});
     const uint64_t ranks_here = apart_ ? options_.ranks_per_node : ranks();

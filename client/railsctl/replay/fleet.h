@@ -20,9 +20,9 @@
 
 namespace rails::ctl {
 
-// While it lives, this thread and the threads that it starts get SIGINT, SIGTERM and SIGHUP through a descriptor, save
-// those that are ignored, as SIGHUP is under nohup. Afterwards the signals act as usual, so that an interrupted program
-// ends by its signal after the tear-down. Make it before any other thread and destroy it last.
+// While it lives, this thread and the threads that it starts get SIGINT, SIGTERM and SIGHUP through a descriptor,
+// except signals that are ignored, such as SIGHUP under nohup. Afterwards the signals act as usual, so that an
+// interrupted program ends by its signal after the tear-down. Make it before any other thread and destroy it last.
 class SignalGuard {
  public:
   SignalGuard();
@@ -37,9 +37,9 @@ class SignalGuard {
 };
 
 struct FleetOptions {
-  std::vector<std::string> socket_dirs;  // by node; of ranks that were started apart only the number counts
-  // Command that starts a rank elsewhere, with {node} and {rank} replaced by their numbers. Empty: ranks are local
-  // processes.
+  std::vector<std::string> socket_dirs;  // by node; if ranks were started apart, only the number of entries counts
+  // Command that starts a rank in a container of this machine, with {node} and {rank} replaced by their numbers. Empty:
+  // ranks are plain processes.
   std::vector<std::string> launch;
   std::string launch_socket_dir;  // socket directory in a launched rank's file system; empty: the same as here
   uint32_t ranks_per_node = 1;
@@ -62,15 +62,15 @@ class Fleet {
   void Adopt(std::vector<internal::UniqueFd> ranks);
 
   // Counters and speeds of all rails, by node. Errors of OperatorClient. INVALID_ARGUMENT: two folders belong to one
-  // daemon. After Adopt() the ranks read them, so that it must follow Start(), and errors are those of Coordinator.
+  // daemon. After Adopt() the ranks read the counters: call Start() first, and expect errors of Coordinator.
   absl::StatusOr<std::vector<NodeRails>> ReadRails();
 
   // Starts the workers, which connect, make segments of these sizes and join one group. Errors of Coordinator.
   // RESOURCE_EXHAUSTED: the segments of this machine's ranks do not fit into the free memory.
   absl::Status Start(uint64_t send_bytes, uint64_t receive_bytes);
   Coordinator& coordinator() { return *coordinator_; }
-  // Makes the workers leave the group and end, those that were started apart with this exit code and the reason. An
-  // error: some could not leave, or had to be killed.
+  // Makes the workers leave the group and end. Ranks that were started apart end with this exit code and the reason.
+  // Error: some workers could not leave, or had to be killed.
   absl::Status Stop(int exit_code, const std::string& why);
   // Ends the ranks that were started apart, after an error.
   void Abandon(int exit_code, const std::string& why);

@@ -27,11 +27,11 @@ struct RankLayout {
   uint64_t receive_bytes = 0;               // size of the receive segment with guards
 };
 
-// Size of the guards before, between and after the receive ranges. No one may write them.
+// Size of the guards before, between and after the receive ranges. No job may write them.
 inline constexpr uint64_t kGuardBytes = 64;
 
 // `row`: bytes to each rank; `column`: bytes from each rank. Cuts every flow into `ranges_per_flow` ranges, or fewer if
-// it has fewer bytes. They lie in the receive segment in reverse order, so that swapped ranges are detected.
+// it has fewer bytes. The receive segment has the ranges in reverse order, so that swapped ranges are detected.
 // INVALID_ARGUMENT: row and column differ in size, ranges_per_flow is 0 or above 1,000,000, or a segment would exceed
 // 2^46 bytes.
 absl::StatusOr<RankLayout> LayOut(absl::Span<const uint64_t> row, absl::Span<const uint64_t> column,

@@ -22,7 +22,7 @@ struct PlaceFlags {
 
 struct Place {
   uint32_t rank = 0, world_size = 1;
-  uint32_t nodes = 1;  // that the ranks are on
+  uint32_t nodes = 1;  // number of nodes that have ranks
   Endpoint rendezvous;
   std::string token;  // empty: none
   absl::Duration join_timeout;
@@ -33,9 +33,9 @@ using Environment = std::function<const char*(const char* name)>;
 
 inline constexpr uint32_t kMaxWorldSize = 1 << 16;
 
-// Returns nullopt if this command starts all ranks itself: no flag names a place, and the environment does not give a
-// whole one (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or `starts_all` (--nodes or --launch is given). Otherwise the
-// environment gives what the flags leave out, and Slurm's SLURM_PROCID and SLURM_NTASKS are taken, too.
+// Returns nullopt if this command starts all ranks itself: no flag names a place, and `starts_all` is true (--nodes or
+// --launch is given) or the environment does not give a whole place (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+// Otherwise variables give what the flags leave out, also Slurm's SLURM_PROCID and SLURM_NTASKS.
 // INVALID_ARGUMENT: names the option or variable.
 absl::StatusOr<std::optional<Place>> FindPlace(const PlaceFlags& flags, bool starts_all, uint32_t ranks_per_node,
                                                const Environment& environment);

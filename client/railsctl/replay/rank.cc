@@ -18,12 +18,12 @@
 namespace rails::ctl {
 namespace {
 
-// Options that may differ between the ranks of a run, and those that have no place in it.
+// Options that need not be the same for all ranks of a run.
 constexpr absl::string_view kOwnOptions[] = {
     "--help",   "--help-all",          "--rank",         "--world",   "--rendezvous", "--token", "--nodes",
     "--launch", "--launch-socket-dir", "--join-timeout", "--progress"};
-// Time for rank 0 to begin after its wait for the others, which is over by --join-timeout after this rank has
-// connected.
+// Time for rank 0 to send its first command after it has waited for the other ranks. It waits at most --join-timeout
+// after this rank has connected.
 constexpr absl::Duration kStartGrace = absl::Seconds(30);
 constexpr size_t kMostMessageColumns = 1000;
 
@@ -114,7 +114,7 @@ int RunRank(const Context& context, const Place& place, const std::vector<std::s
   worker.world_size = place.world_size;
   const WorkerEnd end = RunWorker(worker);
   if (end.exit_code == kExitOk) return kExitOk;
-  // It may hold what another machine said.
+  // The message may hold text from another machine.
   return Fail(context, static_cast<ExitCode>(end.exit_code),
               absl::AbortedError(Clip(Printable(end.message), kMostMessageColumns)));
 }

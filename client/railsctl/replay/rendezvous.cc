@@ -31,8 +31,8 @@ constexpr absl::Duration kRetry = absl::Milliseconds(200);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 // Limit from a connection's start to its hello.
 constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
-// Connections whose hello has not come, beyond one for each rank. More wait in the kernel's queue until one has been
-// silent for kMaySilent and makes room.
+// Connections without a hello that are accepted, beyond one for each rank. More of them wait in the kernel's queue
+// until the oldest has been silent for kMaySilent; it is then refused to make room.
 constexpr size_t kMaxUnknown = 64;
 constexpr absl::Duration kMaySilent = absl::Seconds(1);
 constexpr size_t kMaxReported = 100;  // refusals
@@ -51,7 +51,8 @@ absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint) {
   return AddressList(found, &::freeaddrinfo);
 }
 
-// Ends a connection whose other machine has vanished. Lets write() return, so that WriteAll() sees its deadline.
+// Sets keepalive, which ends a connection whose other machine has vanished, and a limit for write(), so that WriteAll()
+// sees its deadline.
 void SetLimits(int fd) {
   const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -64,7 +65,7 @@ void SetLimits(int fd) {
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
 }
 
-// Every rank is a descriptor, and many systems allow 1,024 at first.
+// Raises the limit of descriptors to the allowed most. Every rank needs one, and many systems allow 1,024 by default.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -105,7 +106,7 @@ uint16_t PortOf(int fd) {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// CANCELLED: interrupted. OK: the time has passed.
+// Waits. CANCELLED: interrupted. OK: the time has passed.
 absl::Status Pause(absl::Duration time, int interrupt_fd) {
   pollfd interrupt{interrupt_fd, POLLIN, 0};
   return ::poll(&interrupt, 1, Milliseconds(time)) > 0 ? absl::CancelledError("interrupted") : absl::OkStatus();
@@ -133,7 +134,7 @@ class Gathering {
 
   absl::Status PollOnce(const Patience& patience);
   void Accept();
-  // Reads what has come. False: the connection is to be closed, or has become a rank.
+  // Reads the bytes that have arrived. False: remove the connection, which has ended, was refused or is now in ranks_.
   bool ReadHello(Connection& connection);
   bool Admit(const std::string& message, Connection& connection);
   void Refuse(const std::string& why, const Connection& connection);
@@ -144,9 +145,9 @@ class Gathering {
   const std::function<void(const std::string&)>& report_;
   const size_t most_unknown_;
   size_t reported_ = 0;
-  bool no_descriptors_ = false;  // told
+  bool no_descriptors_ = false;  // a lack of descriptors was reported
   Admission admission_;
-  std::vector<Connection> unknown_;  // whose hello has not come
+  std::vector<Connection> unknown_;  // connections whose hello has not come, the oldest first
   std::map<uint32_t, Connection> ranks_;
 };
 
@@ -162,14 +163,14 @@ void Gathering::Refuse(const std::string& why, const Connection& connection) {
 
 void Gathering::SendQuit(int exit_code, const std::string& why, const Connection& connection) {
   const std::string bytes = EncodeQuit(exit_code, why);
-  // It fits into the empty buffer of a new connection. If not, the rank sees the end of the connection.
+  // The message fits into the empty buffer of a new connection. If not, the rank sees the end of the connection.
   ::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool Gathering::Admit(const std::string& message, Connection& connection) {
   const absl::StatusOr<Event> event = ParseEvent(message);
   if (!event.ok() || !event->has_hello()) {
-    // The message is not repeated: it may hold a token.
+    // The report leaves the message out, because it may hold a token.
     Refuse(event.ok() ? absl::StrCat("it says '", NameOf(*event), "' instead of 'hello'") : "it says no hello",
            connection);
     return false;
@@ -236,12 +237,12 @@ absl::Status Gathering::PollOnce(const Patience& patience) {
   if (::poll(polled.data(), polled.size(), Milliseconds(wake - absl::Now())) < 0) return absl::OkStatus();
   if (polled[0].revents != 0) return absl::CancelledError("interrupted");
 
-  // From the back, because both loops take out of what they look at.
+  // Goes from the last entry to the first, because both loops erase elements.
   auto entry = polled.rbegin();
   for (auto it = ranks_.end(); it != ranks_.begin(); ++entry) {
     --it;
     if (entry->revents == 0) continue;
-    // A rank says nothing before it is asked.
+    // A rank sends nothing before it gets a command, so this is the end of its connection.
     Report(absl::StrCat("rank ", it->first, " from ", it->second.from, " has ended while it waited for the others"));
     admission_.Forget(it->first);
     it = ranks_.erase(it);
@@ -282,7 +283,8 @@ void Gathering::Dismiss(const std::string& why) {
   for (const Connection& connection : unknown_) SendQuit(kExitFailed, why, connection);
 }
 
-// True if the kernel gave a connection to a port of this machine that very port, so that it leads to itself.
+// True if a connection leads to itself: the kernel chose the port that it connects to, on this machine, as its own
+// port.
 bool LeadsToItself(int fd) {
   sockaddr_storage own = {}, peer = {};
   socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
@@ -291,11 +293,11 @@ bool LeadsToItself(int fd) {
          std::memcmp(&own, &peer, own_length) == 0;
 }
 
-// Connects to one address. Returns the system's words otherwise.
+// Connects to one address. UNAVAILABLE: has the system's error text.
 absl::StatusOr<UniqueFd> ConnectTo(const addrinfo& to, absl::Time deadline) {
   UniqueFd fd(::socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return absl::UnavailableError(std::strerror(errno));
-  // The limit of a write is also that of connect().
+  // SO_SNDTIMEO also limits connect().
   const absl::Duration limit = std::clamp(deadline - absl::Now(), absl::Milliseconds(1), kConnectTimeout);
   const timeval time = absl::ToTimeval(limit);
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));

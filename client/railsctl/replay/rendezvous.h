@@ -1,4 +1,4 @@
-// Where ranks that were started apart meet: rank 0 listens, and every other rank connects and says who it is.
+// The meeting of ranks that were started apart: rank 0 listens, and every other rank connects and says who it is.
 // Afterwards the connections carry the messages between the coordinator and its workers, and no payload.
 #ifndef RAILS_RAILSCTL_REPLAY_RENDEZVOUS_H_
 #define RAILS_RAILSCTL_REPLAY_RENDEZVOUS_H_
@@ -22,7 +22,7 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 std::string FormatEndpoint(const Endpoint& endpoint);
 
-// Limits and the ends of a wait.
+// The limit of a wait, and the descriptor that interrupts it.
 struct Patience {
   absl::Time deadline;
   int interrupt_fd = -1;  // readable when the user interrupts; -1: none
@@ -40,9 +40,9 @@ class Rendezvous {
   // Numeric, with the port.
   const std::string& address() const { return address_; }
 
-  // Waits for ranks 1 to own.world_size - 1 and returns their connections in this order. Refused connections are told
-  // the reason, which also goes to `report`, and end; the wait goes on. DEADLINE_EXCEEDED: names the ranks that have
-  // not come. CANCELLED.
+  // Waits for ranks 1 to own.world_size - 1 and returns their connections in this order. Sends a refused connection the
+  // reason, gives it to `report`, closes the connection and goes on waiting. DEADLINE_EXCEEDED: names the ranks that
+  // have not come. CANCELLED.
   absl::StatusOr<std::vector<internal::UniqueFd>> Gather(const HelloEvent& own, const Patience& patience,
                                                          const std::function<void(const std::string&)>& report) const;
 
@@ -52,8 +52,8 @@ class Rendezvous {
   std::string address_;
 };
 
-// The end of any other rank: connects, again and again until rank 0 listens, and says `hello`. Returns the connection.
-// Rank 0's decision comes on it. DEADLINE_EXCEEDED: says what the last attempt met.
+// The end of any other rank: tries to connect until rank 0 listens, and sends `hello`. Returns the connection, on which
+// rank 0 sends its decision. DEADLINE_EXCEEDED: has the error of the last attempt.
 absl::StatusOr<internal::UniqueFd> ConnectToRankZero(const Endpoint& endpoint, const HelloEvent& hello,
                                                      absl::Time deadline);
 

@@ -110,7 +110,7 @@ class Replay {
   int Run();
 
  private:
-  // Makes all ranks ready. Otherwise returns an exit code, after it has reported why.
+  // Makes all ranks ready. Returns kExitOk, or reports the error and returns its exit code.
   int Start(const Exchange& exchange);
   int Finish();
   int FailAll(ExitCode code, const absl::Status& status) {

@@ -52,7 +52,7 @@ struct ReplayReport {
   std::optional<WrongByteReport> first_wrong;
   std::vector<StepResult> steps;
   std::vector<NodeRails> rails;
-  // False: other jobs used the rails meanwhile, so the bytes come from the jobs' reports.
+  // False: other jobs used the rails during the run, so the bytes come from the jobs' reports.
   bool rails_from_counters = true;
 
   bool verified() const { return checked && wrong_bytes == 0; }

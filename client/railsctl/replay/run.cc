@@ -23,7 +23,7 @@ class Run {
  private:
   // Sets `*right` to false after wrong bytes.
   absl::Status RunStep(size_t index, bool warmup, bool* right);
-  // The rails' counters once they have carried so many bytes each way since `before`, or after a while.
+  // Reads the rails' counters until they have grown by `bytes` each way since `before`, or for kCountersSettle.
   absl::StatusOr<std::vector<NodeRails>> ReadCarried(const std::vector<NodeRails>& before, uint64_t bytes) const;
   absl::Status CountRails(const std::vector<NodeRails>& before);
   void AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_rails) const;
@@ -35,7 +35,7 @@ class Run {
   ReplayReport& report_;
   uint64_t job_ = 0;
   uint64_t network_bytes_ = 0;        // in the counted steps
-  uint64_t warmup_bytes_ = 0;         // in the others
+  uint64_t warmup_bytes_ = 0;         // in the warm-up steps
   std::vector<NodeRails> rails_;      // names and speeds
   std::vector<NodeRails> job_rails_;  // bytes by rail in the jobs' reports, in the counted steps
 };
@@ -166,7 +166,7 @@ absl::StatusOr<std::vector<NodeRails>> Run::ReadCarried(const std::vector<NodeRa
     if (!after.ok()) return after;
     const absl::StatusOr<std::vector<NodeRails>> difference = Difference(before, *after);
     if (!difference.ok()) return difference;
-    // Fewer bytes than this run's may still grow. More do not become fewer.
+    // Counters below the bytes of the run may still grow. Counters above them, because of other jobs, stay above.
     if (AllCarried(*difference, bytes) || absl::Now() >= deadline) return after;
     absl::SleepFor(absl::Milliseconds(20));
   }

@@ -25,7 +25,7 @@ namespace {
 
 // Time for the daemon's answer after the job's own limit.
 constexpr absl::Duration kGrace = absl::Seconds(10);
-// Longest time until the start that a command may ask for.
+// Longest time before its start that a GoCommand may ask for.
 constexpr absl::Duration kLongestRest = absl::Seconds(2);
 // Time between commands, beyond the limit of a job: the coordinator waits this long for other ranks to fill or compare.
 constexpr absl::Duration kLongestPause = absl::Minutes(10);
@@ -70,10 +70,10 @@ class Worker {
 
   const WorkerOptions& options_;
   MessageReader messages_;
-  absl::Duration patience_;  // of the coordinator's next step
+  absl::Duration patience_;  // limit for the coordinator's next command
   const char* doing_ = "read a command";
   std::optional<QuitCommand> quit_;
-  bool left_ = false;  // its group, after all exchanges
+  bool left_ = false;  // has left its group, after all exchanges
 
   StartCommand start_;
   // Destroyed in reverse order: leaves the group and releases the segments before the session ends.
@@ -229,7 +229,7 @@ absl::Status Worker::Do(const PrepareCommand& command) {
   return Tell(ReadyEvent{});
 }
 
-// The capacities go past what is exchanged, into the bytes between the ranges, where no byte may arrive.
+// Prepares capacities that exceed the exchanged bytes and reach into the guards, where no byte may arrive.
 absl::Status Worker::PrepareExchange() {
   constexpr uint64_t kSpareBytes = 16;
   static_assert(2 * kSpareBytes <= kGuardBytes);
@@ -382,7 +382,7 @@ absl::Status Worker::Do(const LeaveCommand&) {
 
 absl::Status Worker::Do(const QuitCommand& command) {
   doing_ = "end";
-  const bool remote = patience_ < absl::InfiniteDuration();  // whoever listens at the rendezvous says so
+  const bool remote = patience_ < absl::InfiniteDuration();  // any process that listens at the rendezvous can send this
   if (remote && command.exit_code() == 0 && !left_) {
     return absl::FailedPreconditionError("rank 0 says that all is well before this rank has left its group");
   }

@@ -21,12 +21,12 @@ struct WorkerOptions {
   ConnectFunction connect;  // Client::Connect, except in tests
   // Reads the counters of the daemon whose sockets are in `socket_dir`; leaves `node` empty.
   std::function<absl::StatusOr<NodeRails>(const std::string& socket_dir)> read_rails;
-  // The rank's own socket folder, whatever StartCommand names; empty: that of StartCommand.
+  // The rank's socket folder, used instead of the one in StartCommand; empty: that of StartCommand.
   std::string socket_dir;
-  // The rank that it was started as; none: whatever StartCommand says.
+  // Rank and world size of the command line, which StartCommand must repeat; none: StartCommand decides.
   std::optional<uint32_t> rank, world_size;
-  // Limit for the first command. Later commands must come within the time that the slowest rank may need. Infinite:
-  // the other end is a process of this machine, whose end closes the stream.
+  // Limit for the first command. Later commands must come within the time that the slowest rank may need. Infinite: no
+  // limit, because the other end is a process of this machine, and the stream closes when it ends.
   absl::Duration patience = absl::InfiniteDuration();
 };
 

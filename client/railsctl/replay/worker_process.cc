@@ -15,7 +15,7 @@
 namespace rails::ctl {
 namespace {
 
-// Above the descriptors that a worker gets, so that dup2() in the child never overwrites one of its sources.
+// Lowest number of a pipe's descriptor: above those that a worker gets, so that dup2() never overwrites a source.
 constexpr int kLowestFd = 10;
 
 absl::Status SystemError(const char* what) {

@@ -22,7 +22,7 @@ constexpr uint64_t kMaxWrongBytes = uint64_t{1} << 46;
 constexpr double kMaxSeconds = 1e9;
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr int kMaxRails = 1024;
-constexpr size_t kMostShownBytes = 60;  // of what is no message
+constexpr size_t kMostShownBytes = 60;  // of bytes that are no message
 
 absl::Status OutOfRange(const char* field) {
   return absl::InvalidArgumentError(absl::StrCat("field '", field, "' is out of range"));

@@ -61,7 +61,7 @@ Part* PartOf(Whole* whole) {
   return reflection.HasField(*whole, field) ? static_cast<Part*>(reflection.MutableMessage(whole, field)) : nullptr;
 }
 
-// "ready", "done", ...; of one that is not set "nothing".
+// "ready", "done", ...; "nothing" if no event is set.
 std::string NameOf(const Event& event);
 
 Outcome OutcomeOf(const absl::Status& status);
@@ -71,9 +71,9 @@ inline constexpr size_t kMaxCommandBytes = 8 << 20;
 inline constexpr size_t kMaxEventBytes = 1 << 20;
 inline constexpr size_t kMaxHelloBytes = 64 << 10;
 
-// The message behind its length. The messages of both are Command and Event.
+// Returns the length and then the message, which is a Command or an Event.
 std::string Encode(const google::protobuf::Message& message);
-// One part as a whole message.
+// Encodes a Command or an Event that holds this part.
 template <typename Whole, typename Part>
 std::string EncodeAs(const Part& part) {
   Whole whole;
@@ -84,8 +84,8 @@ std::string EncodeAs(const Part& part) {
 // A QuitCommand.
 std::string EncodeQuit(int exit_code, const std::string& why);
 
-// `bytes` are those of one message, without the length. INVALID_ARGUMENT: they are none, or a field is out of range; it
-// is named.
+// `bytes`: one message, without its length. INVALID_ARGUMENT: `bytes` are no message, or a field is out of range; the
+// text names it.
 absl::StatusOr<Command> ParseCommand(const std::string& bytes);
 absl::StatusOr<Event> ParseEvent(const std::string& bytes);
 
@@ -99,14 +99,14 @@ class MessageReader {
   absl::StatusOr<bool> Fill();
   // Returns the next message that is complete, without its length, if any.
   std::optional<std::string> Next();
-  // INVALID_ARGUMENT: the next length is above `max_message_bytes`; the text has what came.
+  // INVALID_ARGUMENT: the next length is above `max_message_bytes`; the text shows the first bytes.
   absl::Status CheckLength() const;
   // Bytes that belong to no returned message yet.
   size_t pending() const { return buffer_.size() - begin_; }
   int fd() const { return fd_; }
 
  private:
-  // The next message's; nullopt before it is here.
+  // The length of the next message; nullopt until it has arrived.
   std::optional<size_t> NextLength() const;
 
   int fd_;

@@ -53,7 +53,7 @@ Verdict Evenness(const v1::GetOverviewResponse& overview) {
   const std::string length = absl::FormatDuration(absl::Seconds(seconds));
   if (!(worst > 0)) return {absl::StrCat("idle for ", length), Mark::kNone};
   const bool uneven = worst >= kUneven;
-  // With a rail that is drained it must still fit into 80 columns: a second line would take one from the list of rails.
+  // Short enough for 80 columns even if a rail is drained. A second line would take one from the list of rails.
   return {absl::StrFormat("%s: busiest %.2f x mean (%s)",
                           uneven          ? "UNEVENLY used"
                           : worst < kEven ? "evenly used"

@@ -17,14 +17,14 @@ struct NodeView {
   std::string socket_dir;
   std::optional<v1::GetOverviewResponse> before, after;  // the last two answers
   absl::Status status;                                   // of the last call
-  absl::Duration silent = absl::ZeroDuration();          // time since the last answer, if the last call failed
+  absl::Duration silent = absl::ZeroDuration();          // if the last call failed: time since the last answer
 };
 
 struct TopOptions {
   size_t columns = 80;
   size_t rows = 0;  // 0: unlimited
   bool color = false;
-  bool keys = false;  // a keyboard is there: name the keys
+  bool keys = false;  // names the keys, because there is a keyboard
   bool paused = false;
   absl::Duration interval = absl::Seconds(1);
   absl::TimeZone zone = absl::UTCTimeZone();

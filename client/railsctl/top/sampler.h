@@ -14,7 +14,7 @@
 
 namespace rails::ctl {
 
-// Finished ranks to ask for: a daemon returns at most so many.
+// The most finished ranks that a daemon is asked for.
 inline constexpr uint32_t kFinishedAsked = 64;
 
 class Sampler {

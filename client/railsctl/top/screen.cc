@@ -14,7 +14,7 @@
 namespace rails::ctl {
 namespace {
 
-// The alternate screen, so that the old contents come back, and no cursor.
+// Switches to the alternate screen, so that the old contents come back, and hides the cursor. kLeave undoes both.
 constexpr absl::string_view kEnter = "\033[?1049h\033[?25l";
 constexpr absl::string_view kLeave = "\033[?25h\033[?1049l";
 

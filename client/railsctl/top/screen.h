@@ -13,7 +13,7 @@
 
 namespace rails::ctl {
 
-// Reads the signals of a full-screen program from a descriptor while it lives. Threads that start meanwhile block them.
+// While it lives, a descriptor receives the signals of a full-screen program, and threads that start block them.
 class TerminalSignals {
  public:
   TerminalSignals();

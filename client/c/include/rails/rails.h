@@ -81,7 +81,7 @@ typedef struct rails_error {
   int32_t code;          /* RAILS_INVALID_ARGUMENT and so on; never RAILS_OK */
   const char *text;      /* what failed, on what, with which value, what to do; without the code. Never NULL */
   const char *node;      /* the node of all `ranks`; NULL: they are on several, or not known */
-  const uint32_t *ranks; /* whose failure is the reason: left, died, not there in time, node lost; 64 at most */
+  const uint32_t *ranks; /* ranks whose failure is the cause: left, died, late, or node lost; 64 at most */
   size_t rank_count;     /* 0: none, or not known */
 } rails_error;
 
@@ -98,8 +98,8 @@ const char *rails_version(void);
 typedef struct rails_client_options {
   size_t size;
   const char *socket_dir;     /* of the daemon; default: /run/railsd */
-  const char *client_name;    /* shown to operators; default: empty */
-  int64_t connect_timeout_ns; /* while the daemon does not run, retries for so long; default: 10 s */
+  const char *client_name;    /* shown to operators, in the daemon's log; default: empty */
+  int64_t connect_timeout_ns; /* how long to retry while the daemon does not run; default: 10 s */
   int64_t spin_ns; /* how long a waiting thread looks for an answer before it sleeps; costs a processor. Default: 0 */
 } rails_client_options;
 #define RAILS_CLIENT_OPTIONS_INIT \
@@ -112,12 +112,12 @@ RAILS_MUST_USE rails_error *rails_connect(const rails_client_options *options, r
 /* Ends the session and the handle. Unfinished jobs end with CANCELLED. Waits at most a second for the daemon. */
 void rails_close(rails_client *client);
 
-/* 1 until the daemon has exited; 0 then, and in a forked child. Local. */
+/* 1 until the daemon has exited, then 0; 0 in a forked child. Makes no call to the daemon. */
 int32_t rails_connected(const rails_client *client);
 
 /* After the daemon has exited: opens a new session and registers the living segments again. Groups can then be joined
- * again; those of RAILS_RECOVERY_WAIT do all that by themselves. Waits at most `connect_timeout_ns`, and a minute for
- * each segment. Succeeds without effect while connected. */
+ * again; groups with RAILS_RECOVERY_WAIT do all that by themselves. Waits at most `connect_timeout_ns`, and then at
+ * most a minute for each segment. Succeeds without effect while connected. */
 RAILS_MUST_USE rails_error *rails_reconnect(rails_client *client);
 
 /* Name of this node. */
@@ -160,7 +160,7 @@ void *rails_segment_data(const rails_segment *segment);
 /* Length in bytes. */
 uint64_t rails_segment_length(const rails_segment *segment);
 
-/* Gives the memory back, or when the last job or prepared exchange that uses it has ended. */
+/* Ends the handle. The memory is given back once no unfinished job and no prepared exchange uses it. */
 void rails_segment_free(rails_segment *segment);
 
 /* ---- Groups ---- */
@@ -194,8 +194,8 @@ RAILS_MUST_USE rails_error *rails_join(rails_client *client, const rails_group_o
 /* Node of a rank; NULL if `rank` is outside the group. */
 const char *rails_group_node(const rails_group *group, uint32_t rank);
 
-/* Leaves the group: no job can be submitted any more, and unfinished jobs of all its ranks fail. Waits at most 10 s for
- * the daemon. Succeeds without effect if the rank has left. The handle stays. */
+/* Leaves the group: it takes no more jobs, and its unfinished jobs fail at every rank. Waits at most 10 s for the
+ * daemon. Succeeds without effect if the rank has left. The handle stays. */
 RAILS_MUST_USE rails_error *rails_leave(rails_group *group);
 
 /* Leaves as rails_leave() does, and ends the handle. */
@@ -213,20 +213,20 @@ typedef struct rails_job_options {
 #define RAILS_JOB_OPTIONS_INIT \
   { sizeof(rails_job_options), 0, 0, 0, 0 }
 
-/* What is received is given as capacities: a source sends at most so much, into the first bytes of its range or ranges,
- * and rails_report.received_by_rank says how much. More fails the job. 16,384 ranges to
- * receive at most. */
+/* Lengths to receive are capacities: a source may send less. Its bytes land at the beginning of its range or ranges,
+ * and rails_report.received_by_rank counts them. The job fails if a source sends more. It may have at most 16,384
+ * ranges to receive. */
 #define RAILS_JOB_CAPACITIES 1u
 
-/* Contiguous buffers: the bytes for rank 0, then those for rank 1, and so on; the same for what is received. */
+/* Contiguous buffers: the bytes for rank 0, then the bytes for rank 1, and so on. The same for received bytes. */
 typedef struct rails_buffers {
   size_t size;
   rails_segment *send;           /* may be NULL if all of `send_bytes` is 0 */
   uint64_t send_offset;          /* of the bytes for rank 0, in the segment */
-  const uint64_t *send_bytes;    /* for each rank: how much goes there */
+  const uint64_t *send_bytes;    /* for each rank: bytes that go there */
   rails_segment *receive;        /* may be NULL if all of `receive_bytes` is 0 */
   uint64_t receive_offset;       /* of the bytes from rank 0, in the segment */
-  const uint64_t *receive_bytes; /* for each rank: how much comes from there */
+  const uint64_t *receive_bytes; /* for each rank: bytes that come from there */
 } rails_buffers;
 #define RAILS_BUFFERS_INIT \
   { sizeof(rails_buffers), NULL, 0, NULL, NULL, 0, NULL }
@@ -261,28 +261,29 @@ typedef struct rails_layout {
  * belong to the daemon: write neither what it sends nor what it receives, and read nothing that it receives.
  *
  * The two ends of a flow may cut it into ranges differently; their totals must agree. A receive range must not overlap
- * another range of this job, or of another unfinished job of the client. Exception: what the rank sends to itself may
- * stay where it is; then the ranges that it receives from itself are the same, or begin with them.
+ * another range of this job, or of another unfinished job of the client. Exception: bytes that the rank sends to itself
+ * may stay in place. The ranges that it receives from itself must then be the ranges that it sends to itself, or begin
+ * with them.
  *
  * `options`: NULL for the defaults. A refused job takes no number and changes nothing. INVALID_ARGUMENT: names the
  * field and the value. FAILED_PRECONDITION: another unfinished job uses bytes of this one, the group is over, or a
- * segment was in use by a job whose end nobody saw. UNAVAILABLE: the daemon drains, has exited, or does not answer in
- * time. */
+ * segment was in use by a job whose end this client has not seen. UNAVAILABLE: the daemon drains, has exited, or does
+ * not answer in time. */
 RAILS_MUST_USE rails_error *rails_all_to_all_v(rails_group *group, const rails_buffers *buffers,
                                                const rails_job_options *options, rails_job **job);
 RAILS_MUST_USE rails_error *rails_all_to_all_ranges(rails_group *group, const rails_layout *layout,
                                                     const rails_job_options *options, rails_job **job);
 
-/* Has the daemon check and keep ranges, so that jobs that use them cost nothing by range. The lengths of the ranges are
- * capacities. Other ranks need not prepare. `timeout_ns`: 0 for 30 s. Errors as above; RESOURCE_EXHAUSTED: the daemon's
- * limits.max_prepared_per_session or limits.max_prepared_ranges_per_session. */
+/* Makes the daemon check and keep ranges, so that jobs that use them have no cost per range. The lengths of the ranges
+ * are the most that a job can move. Other ranks need not prepare. `timeout_ns`: 0 for 30 s. Errors as above;
+ * RESOURCE_EXHAUSTED: the daemon's limits.max_prepared_per_session or limits.max_prepared_ranges_per_session. */
 RAILS_MUST_USE rails_error *rails_prepare(rails_group *group, const rails_layout *layout, int64_t timeout_ns,
                                           rails_prepared **prepared);
 
 /* Submits a job as above that uses prepared ranges. `send_bytes`, `receive_bytes`: bytes of each flow, in the order of
- * the layout; a flow uses the first so many bytes of its ranges. NULL: all bytes. With RAILS_JOB_CAPACITIES
- * `receive_bytes`, or all bytes, are capacities. The rule on unfinished jobs counts
- * all ranges of the layout. INVALID_ARGUMENT: a length is over the bytes of its ranges. */
+ * the layout; a flow uses that many bytes from the beginning of its ranges. NULL: all bytes. With RAILS_JOB_CAPACITIES
+ * `receive_bytes` are capacities, or all bytes if it is NULL. The rule on unfinished jobs counts all ranges of the
+ * layout. INVALID_ARGUMENT: a length exceeds the bytes of the flow's ranges. */
 RAILS_MUST_USE rails_error *rails_submit_prepared(rails_prepared *prepared, const uint64_t *send_bytes,
                                                   const uint64_t *receive_bytes, const rails_job_options *options,
                                                   rails_job **job);
@@ -290,22 +291,23 @@ RAILS_MUST_USE rails_error *rails_submit_prepared(rails_prepared *prepared, cons
 /* Releases the ranges in the daemon once the jobs that use them have ended. */
 void rails_prepared_free(rails_prepared *prepared);
 
-/* Blocks until the job has ended or `timeout_ns` has passed; 0 looks once. `*done` becomes 1 if the job has ended, and
- * else 0; also with an error. NULL with 1: the job has succeeded, and its buffers are the caller's again.
+/* Blocks until the job has ended or `timeout_ns` has passed; 0 looks once. Sets `*done` to 1 if the job has ended, else
+ * to 0, also when it returns an error. NULL with `*done` 1: the job has succeeded, and its buffers are the caller's
+ * again.
  *
- * Errors with `*done` 1, why the job failed, the same in each later call. UNAVAILABLE, and others from the daemon:
- * names the node or rank. CANCELLED: rails_job_cancel() of some rank, or rails_close(). DEADLINE_EXCEEDED: the job's
- * own time limit. ABORTED: a daemon has exited; segments of the job are refused for other jobs until that daemon's
- * process has ended. Errors with `*done` 0: UNAVAILABLE, the daemon runs but does not answer, wait again;
+ * An error with `*done` 1 says why the job failed; each later call returns the same. UNAVAILABLE, and others from the
+ * daemon: names the node or rank. CANCELLED: rails_job_cancel() of some rank, or rails_close(). DEADLINE_EXCEEDED: the
+ * job's own time limit. ABORTED: a daemon has exited; segments of the job are refused for other jobs until that
+ * daemon's process has ended. Errors with `*done` 0: UNAVAILABLE, the daemon runs but does not answer, wait again;
  * FAILED_PRECONDITION, this is a forked child. */
 RAILS_MUST_USE rails_error *rails_job_wait(rails_job *job, int64_t timeout_ns, int32_t *done);
 
-/* As rails_job_wait() with 0: looks into memory and asks nobody. */
+/* As rails_job_wait() with a timeout of 0. Looks into shared memory only, and makes no call to the daemon. */
 RAILS_MUST_USE rails_error *rails_job_test(rails_job *job, int32_t *done);
 
-/* Asks every rank to end the job, which then fails with CANCELLED unless it has already ended. The group is over if the
- * job was running, as after its time limit. Waits at most 10 s for the daemon. UNAVAILABLE: the group waits for a
- * daemon. */
+/* Asks every rank to end the job, which then fails with CANCELLED unless it has already ended. If the job was running,
+ * the group is over, as it is after a job's time limit. Waits at most 10 s for the daemon. UNAVAILABLE: the group waits
+ * for a daemon. */
 RAILS_MUST_USE rails_error *rails_job_cancel(rails_job *job);
 
 /* The outcome of this rank's part of a job. Times are nanoseconds. */
@@ -323,20 +325,21 @@ typedef struct rails_report {
   const uint64_t *rail_tx_bytes; /* by rail, of the whole job on this node */
   const uint64_t *rail_rx_bytes;
   size_t rail_count;
-  uint64_t eager_sent_bytes; /* of the whole job on this node: bytes of short exchanges, which no rail carried */
+  uint64_t eager_sent_bytes; /* of the whole job on this node: short exchanges, which no rail carried */
   uint64_t eager_received_bytes;
   const uint32_t *lost_ranks; /* RAILS_RECOVERY_DEGRADE: ranks that were lost before all their bytes were exchanged */
   size_t lost_rank_count;
   uint32_t replays; /* RAILS_RECOVERY_WAIT: how often the job was submitted again */
   uint32_t reserved;
-  const uint64_t *received_by_rank; /* RAILS_JOB_CAPACITIES: bytes of each source, as it said; NULL otherwise */
+  const uint64_t *received_by_rank; /* RAILS_JOB_CAPACITIES: bytes that each source sends; NULL otherwise */
   size_t received_count;            /* ranks of the group, or 0 */
 } rails_report;
 #define RAILS_REPORT_INIT \
   { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0 }
 
-/* Fills `report`, of a job that has failed as far as is known. Local. The arrays belong to the job. Fields that this
- * library does not know become 0. FAILED_PRECONDITION: the job has not ended, or this is a forked child. */
+/* Fills `report`; if the job has failed, with what is known. Makes no call to the daemon. The arrays belong to the job.
+ * Fields that this library does not know become 0. FAILED_PRECONDITION: the job has not ended, or this is a forked
+ * child. */
 RAILS_MUST_USE rails_error *rails_job_report(rails_job *job, rails_report *report);
 
 /* Ends the handle; neither cancels nor waits. The library follows the job to its end and keeps its segments until
