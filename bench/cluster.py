@@ -161,8 +161,8 @@ def yaml_text(value):
 
 
 def die_with_parent():
-    """Called in a child before it starts its program: it gets SIGTERM when this process ends. SIGINT ends it, also where
-    a shell runs this process in the background and has it ignored."""
+    """Called in a child before it starts its program. The child gets SIGTERM when this process ends. SIGINT ends the
+    child, even if a shell runs this process in the background and so makes it ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -274,7 +274,7 @@ class Cluster:
                 time.sleep(0.05)
 
     def _not_ready(self, node):
-        """Describes what is missing; empty if nothing is."""
+        """Describes the missing links and rails; empty if the daemon is ready."""
         peers = {peer["node"]: peer for peer in self.overview(node)["peers"]}
         for other in self.nodes:
             if other is node or not other.running():

@@ -15,7 +15,7 @@ class NoRelease(Exception):
 
 
 def proto_outline(text):
-    """Fields, values and calls by name, each with what must stay: its number and type."""
+    """Fields, values and calls by name, each with its number and type, which must stay."""
     found, scopes = {"package": "".join(re.findall(r"^package ([\w.]+);", text, re.MULTILINE))}, []
     for line in re.sub(r"//.*", "", text).splitlines():
         line = line.strip()
@@ -54,13 +54,13 @@ def c_outline(text):
 
 
 def symbols(text):
-    """Each exported symbol with the version that it has."""
+    """Each exported symbol with its version."""
     return {symbol: node for node, body in re.findall(r"^(\w+) \{(.*?)\}", text, re.MULTILINE | re.DOTALL)
             for symbol in re.findall(r"^\s+(rails_\w+);", body, re.MULTILINE)}
 
 
 def compare(old, new, where):
-    """Names of `old` that `new` lacks or has otherwise. Structures may have more fields at the end."""
+    """Names of `old` that `new` lacks or has with another meaning. Structures may have more fields at the end."""
     problems = []
     for name, before in old.items():
         after = new.get(name)
@@ -72,7 +72,7 @@ def compare(old, new, where):
 
 
 def may_break(before, now):
-    """Whether the version `now` may break what worked with `before`."""
+    """True if the version `now` may break programs that worked with `before`."""
     old, new = ([int(part) for part in version.split(".")] for version in (before, now))
     return new[0] > old[0] or (new[0] == old[0] == 0 and new[1] > old[1])
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def literal(text):
-    """Text as roff takes it; `code` becomes bold."""
+    """Text with roff's escapes; `code` becomes bold."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", text)
     return "\\&" + text if text.startswith((".", "'")) else text
@@ -42,7 +42,7 @@ def page(example, date):
            ".SH SYNOPSIS", ".I /etc/railsd/railsd.yaml", ".SH DESCRIPTION"]
     out += as_text([line[2:] for line in head])
     out += [".SH KEYS", "Each with its default, unless the text says otherwise."] + keys(lines[lines.index(""):])
-    # A heading makes room by itself.
+    # Drops .sp after a heading, which makes room by itself.
     out = [line for line, before in zip(out, ["", *out]) if line != ".sp" or not before.startswith(".S")]
     return "\n".join(out + [".SH SEE ALSO", ".BR railsd (8),", ".BR railsctl (1)"]) + "\n"
 

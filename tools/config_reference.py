@@ -30,7 +30,7 @@ def blocks(comments):
 
 
 def sections(lines):
-    """(key of the top level, comments and YAML of it) in the example's order."""
+    """(key of the top level, its comments and YAML) in the example's order."""
     found, comments = [], []
     for line in lines:
         top = re.match(r"(\w+):", line)

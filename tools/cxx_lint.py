@@ -1,5 +1,5 @@
-"""Checks of C++ sources that need a compiler: each changed file alone, and clang-tidy. Builds put several files into one
-compilation, which hides an include that is missing."""
+"""Checks of C++ sources that need a compiler: each changed file compiles alone, and clang-tidy finds nothing. Builds
+put several files into one compilation, which hides missing includes."""
 
 import concurrent.futures
 import json
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build/lint"  # every file by itself; compiled is only what protoc writes
+BUILD = ROOT / "build/lint"  # configured without unity builds; only the files that protoc writes are compiled
 
 
 class Unbuilt(Exception):
@@ -37,7 +37,7 @@ def changed(files):
 
 
 def compile_commands():
-    """The command of each source that is compiled, by its path in the project."""
+    """The compile command of each source, by its path in the project."""
     for command in (["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
                      "-DCMAKE_UNITY_BUILD=OFF", "-DRAILSD_FUZZ=-fsanitize=fuzzer-no-link", "-DCMAKE_C_COMPILER=clang",
                      "-DCMAKE_CXX_COMPILER=clang++", "-DRAILSD_SOURCES=none"],  # librails.so with the system's headers
@@ -51,7 +51,7 @@ def compile_commands():
 
 
 def command_of(path, commands):
-    """The command of a source; of a header, that of a source that includes it, or else of the nearest in the tree."""
+    """The compile command of a file. A header takes that of a source that includes it, or of the nearest source."""
     if path in commands:
         return commands[path]
     include = f'#include "{path}"'
@@ -63,7 +63,7 @@ def command_of(path, commands):
 
 
 def check_alone(path, commands):
-    """Compiles a file by itself, as far as its meaning; returns what the compiler says."""
+    """Compiles a file by itself, without making code. Returns the compiler's messages if it fails."""
     command = command_of(path, commands)
     options = command[:command.index("-o")]
     run = subprocess.run([*options, "-fsyntax-only", "-Wno-pragma-once-outside-header", "-Wno-unused-const-variable",
@@ -78,7 +78,7 @@ def run_each(paths, check):
 
 
 def check_includes(files, everything=False):
-    """Problems of files that do not compile alone."""
+    """Problems of files that do not compile alone. Looks at changed files only, unless `everything` is set."""
     paths = files if everything else changed(files)
     if not paths:
         return []
@@ -88,7 +88,7 @@ def check_includes(files, everything=False):
 
 
 def check_tidy(files, everything=False):
-    """Problems that clang-tidy finds in sources, those of changed headers too."""
+    """Problems that clang-tidy finds in changed sources and in sources of the same name as changed headers."""
     stems = {path.with_suffix("") for path in (files if everything else changed(files))}
     sources = [path for path in files if path.suffix == ".cc" and path.with_suffix("") in stems]
     if not sources:

@@ -1,4 +1,4 @@
-"""Checks what is shown of the metrics: dashboards, rules, alerts, and the runbook that they link to."""
+"""Checks everything that uses the metrics: dashboards, rules, alerts, and the runbook that they link to."""
 
 import json
 import re
@@ -7,14 +7,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# Grafana puts about these in place of its variables.
+# Values in place of Grafana's variables, similar to those that Grafana puts there.
 VARIABLES = {"$__rate_interval": "1m", "$__interval": "1m", "$__range": "1h", "$cluster": ".*", "$node": ".*",
              "$rail": ".*"}
 NAME = re.compile(r"\b(?:\w+:)?railsd_\w+(?::\w+)?")
 PARTS = re.compile(r"_(bucket|sum|count)$")
 
 
-# A site replaces it by where it serves deploy/RUNBOOK.md.
+# A site replaces this by the address where it serves deploy/RUNBOOK.md.
 RUNBOOK = "https://railsd.example/RUNBOOK.md"
 
 
@@ -23,7 +23,7 @@ class NoPromtool(Exception):
 
 
 def table(root):
-    """Names of metrics by type, from the page that the daemon prints of its table."""
+    """The type of each metric by name, from the page that the daemon prints from its table."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (root / "dashboards/METRICS.md").read_text(), re.MULTILINE)
     return dict(rows)
 
@@ -49,7 +49,7 @@ def substituted(expression):
 
 
 def check_panel(where, panel):
-    """Texts that people need beside the data."""
+    """Problems of a panel that lacks a title, a description, a unit or thresholds."""
     problems = [f"{where}: panel '{panel.get('title')}' has no {key}" for key in ("title", "description") if not
                 panel.get(key)]
     defaults = panel.get("fieldConfig", {}).get("defaults", {})
@@ -79,14 +79,14 @@ def check_dashboard(path, metrics, records):
 
 
 def promtool(*arguments, **options):
-    """The lines of its complaint; none when it is content."""
+    """Runs promtool. Returns the lines of its output if it fails, otherwise none."""
     run = subprocess.run(["promtool", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                          text=True, check=False, **options)
     return run.stdout.splitlines() if run.returncode else []
 
 
 def check_parse(expressions):
-    """Every expression, as the rule of a file that promtool reads."""
+    """Problems that promtool finds in the expressions, which it gets as rules of a file."""
     rules = [{"record": f"lint:expression:{number}", "expr": expression}
              for number, expression in enumerate(sorted(set(expressions)))]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -103,7 +103,7 @@ def check(root):
     rules = (folder / "rails.rules.yaml").read_text()
     metrics, records = table(root), recorded(rules)
     problems = [] if metrics else ["dashboards/METRICS.md: no table"]
-    # Summaries and links are no expressions.
+    # Looks at `expr` only, because summaries and links are no expressions.
     for text in re.findall(r"expr: (.*?)\n\s+(?:for|labels|- record|- alert):|expr: >-\n(.*?)(?=\n\s+(?:for|labels|- )|\Z)",
                            rules, re.DOTALL):
         problems += [f"rails.rules.yaml: no metric '{name}'" for name in unknown_names("".join(text), metrics, records)]

@@ -4,7 +4,7 @@
     tools/debian_changelog.py PACKAGE VERSION FILE.gz
 
 CHANGELOG.md has a heading `## X.Y.Z - YYYY-MM-DD` for each version, the newest first, and lists of what has changed
-under it. A VERSION between two of them gets an entry of its own.
+under it. A VERSION other than the newest heading gets an entry of its own, on top.
 """
 
 import datetime

@@ -21,7 +21,7 @@ class RootError(Exception):
 
 
 def base_tar(release=RELEASE):
-    """Path of the archive of a minimal root. A caller that comes while another makes it waits."""
+    """Path of the archive of a minimal root. Waits while another caller makes it."""
     archive = ROOTS / f"{release}-minbase.tar"
     ROOTS.mkdir(parents=True, exist_ok=True)
     with open(ROOTS / "lock", "w", encoding="utf-8") as lock:
@@ -32,14 +32,14 @@ def base_tar(release=RELEASE):
 
 
 def make(archive, release):
-    """Bootstraps a root beside `archive` and packs it; nothing half made is left under its name."""
+    """Bootstraps a root beside `archive` and packs it. The archive gets its name only when it is complete."""
     if os.geteuid() != 0:
         raise RootError("debootstrap needs root: it makes devices and enters the new root")
     if subprocess.run([ROOT / "dev", "setup", "package"], stdout=sys.stderr, check=False).returncode != 0:
         raise RootError("debootstrap could not be installed")
     with tempfile.TemporaryDirectory(prefix="bootstrap-", dir=ROOTS) as folder:
         run("debootstrap", "--variant=minbase", release, f"{folder}/root")
-        # As small as the images of Debian: what apt has downloaded comes again with `apt-get update`.
+        # Removes apt's downloads, as Debian's images do: `apt-get update` gets them again.
         for leftover in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
             run("find", f"{folder}/root/{leftover}", "-type", "f", "-delete")
         run("tar", "-C", f"{folder}/root", "--numeric-owner", "--one-file-system", "-cf", f"{folder}/root.tar", ".")

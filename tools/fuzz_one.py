@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def search(program, corpus, how, folder):
-    """Returns how many inputs were run, and an empty text when nothing was found."""
+    """Returns the number of inputs that were run and a text, which is empty if nothing was found."""
     fresh = Path(folder) / "new"
     fresh.mkdir(exist_ok=True)
     run = subprocess.run(

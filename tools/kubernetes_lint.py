@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks deploy/kubernetes: each overlay is put together, its objects are type-checked against npm's kubernetes-types, and
-what refers to each other must fit: selectors, volumes, ports, names, users, times.
+"""Checks deploy/kubernetes. Puts each overlay together, type-checks its objects against npm's kubernetes-types, and
+checks that their references fit: selectors, volumes, ports, names, users, times.
 
     tools/kubernetes_lint.py            # prints the problems
     tools/kubernetes_lint.py --write    # makes prometheus-rule.yaml from dashboards/rails.rules.yaml again
@@ -23,13 +23,13 @@ except ImportError:
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "deploy/kubernetes"
-OVERLAYS = {"tcp": [], "verbs": ["IPC_LOCK"]}  # with the capabilities of the daemon
+OVERLAYS = {"tcp": [], "verbs": ["IPC_LOCK"]}  # capabilities of the daemon by overlay
 TRAINING, ACCEPTANCE = FOLDER / "example/training-job.yaml", FOLDER / "example/acceptance-job.yaml"
 TRAINERS = FOLDER / "example/trainer-namespace.yaml"
 RULE = FOLDER / "components/monitoring/prometheus-rule.yaml"
-MORE_COMPONENTS = ("huge-pages", "tls")  # that no overlay has by itself
+MORE_COMPONENTS = ("huge-pages", "tls")  # components that no overlay has by itself
 CONFIG_FOLDER, SOCKETS = "/etc/railsd", "/run/railsd"
-# Where each kind is typed.
+# The module of kubernetes-types that has the type of each kind.
 TYPES = {"Namespace": "core/v1", "ServiceAccount": "core/v1", "ConfigMap": "core/v1", "Service": "core/v1",
          "DaemonSet": "apps/v1", "PriorityClass": "scheduling/v1", "NetworkPolicy": "networking/v1", "Job": "batch/v1",
          "ValidatingAdmissionPolicy": "admissionregistration/v1",
@@ -52,7 +52,7 @@ def rule_text():
 
 
 class Overlay:
-    """The objects of one overlay, and what is wrong with them. `objects` may be given, to try the checks."""
+    """The objects of one overlay, and the problems of them. Tests give their own `objects`."""
 
     def __init__(self, name, objects=None, components=()):
         self.name, self.objects = name, objects or kubernetes_merge.overlay(name, *components)
@@ -153,7 +153,7 @@ class Overlay:
         self.expect(pod["supplementalGroups"] == [number["rails"], number["rails-operators"]], "supplementalGroups")
         for key, group in (("socket_group", "rails"), ("operator_group", "rails-operators")):
             self.expect(self.config[key] == str(number[group]), f"railsd.yaml: {key} is not {group}")
-        # Without capabilities nothing is to be had from the program's file.
+        # A daemon without capabilities gets none from the program's file either.
         self.expect(context["allowPrivilegeEscalation"] == bool(OVERLAYS[self.name]), "allowPrivilegeEscalation")
         for container, wanted in ((self.container, OVERLAYS[self.name]), (self.init, ["CHOWN"])):
             its = container["securityContext"]
@@ -193,7 +193,7 @@ class Overlay:
 
 
 def check_job(path, job, daemon_set, groups):
-    """An example of a Job against the DaemonSet whose sockets it uses."""
+    """Problems of an example of a Job, compared with the DaemonSet whose sockets it uses."""
     pod, problems = job["spec"]["template"]["spec"], []
     [container] = pod["containers"]
     volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
@@ -208,7 +208,7 @@ def check_job(path, job, daemon_set, groups):
 
 
 def check_acceptance(objects, daemon_set):
-    """The Job of the acceptance test, and the Service by which its pods find pod 0."""
+    """Problems of the Job of the acceptance test, and of the Service by which its pods find pod 0."""
     job, service = (kubernetes_merge.one(objects, kind) for kind in ("Job", "Service"))
     template, problems = job["spec"]["template"], check_job(ACCEPTANCE, job, daemon_set, [7472, 7473])
     [container] = template["spec"]["containers"]
@@ -235,7 +235,7 @@ def check_acceptance(objects, daemon_set):
 
 
 def check_trainers(objects, training):
-    """The namespace of the example's trainers, and the policy for what they may do there."""
+    """Problems of the namespace of the example's trainers, and of the policy that restricts their pods."""
     namespace, policy, binding = (kubernetes_merge.one(objects, kind) for kind in (
         "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"))
     name = namespace["metadata"]["name"]
@@ -249,7 +249,7 @@ def check_trainers(objects, training):
 
 
 def check_files():
-    """Nothing lies about that no kustomization takes."""
+    """Problems of files beside a kustomization that does not name them."""
     problems = []
     for path in sorted(FOLDER.rglob("kustomization.yaml")):
         [kustomization] = kubernetes_merge.documents(path)

@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent / "deploy/kubernetes"
 KNOWN = {"apiVersion", "kind", "namespace", "resources", "components", "generatorOptions", "configMapGenerator", "images",
          "patches"}
 CLUSTER_WIDE = {"Namespace", "PriorityClass"}
-# By which key lists are merged item by item; all other lists are replaced.
+# Lists that are merged item by item, each with the key that names an item. All other lists are replaced.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
               "volumeMounts": "mountPath", "ports": "containerPort"}
 
 
 class MergeError(Exception):
-    """A patch that these few rules cannot apply."""
+    """A patch or kustomization that needs rules which this program does not have."""
 
 
 def documents(path):
@@ -28,7 +28,7 @@ def documents(path):
 
 
 def merge(base, patch, key=""):
-    """A strategic merge: objects by key, some lists by the name of their items, everything else is replaced."""
+    """A strategic merge: merges objects by key and some lists by the name of their items; replaces everything else."""
     if isinstance(base, dict) and isinstance(patch, dict):
         return {name: merge(base[name], patch[name], name) if name in base and name in patch else
                 base.get(name, patch.get(name)) for name in [*base, *(name for name in patch if name not in base)]}

@@ -31,7 +31,7 @@ FOLDERS, READ, WHO = "the only folders", "must be mounted for reading", "pods mu
 HOST, PRIVILEGED, PORTS = "hostNetwork, hostPID and hostIPC", "privileged containers", "ports of the node"
 CAPABILITY, PROC, SECCOMP = "a capability is added", "procMount", "seccomp"
 
-CASES = [  # what is done to the pod of the training job, and what the policy says of it; empty: it is allowed
+CASES = [  # a change to the pod of the training job, and the policy's message about it; empty: allowed
     (lambda s: None, ""),
     (lambda s: _path(s, "/run/railsd/tenants/team-a"), ""),
     (lambda s: _path(s, "/run/railsd/tenants/../../x"), FOLDERS),

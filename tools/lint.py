@@ -19,7 +19,7 @@ import service_lint
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
-CLANG_FORMAT = 14  # Debian 12's; each release breaks some lines in another way
+CLANG_FORMAT = 14  # that of Debian 12; each release breaks some lines differently
 CXX = {".cc", ".h"}
 TEXT = CXX | {".py", ".sh", ".proto", ".cmake", ".md", ".yaml", ".yml"}
 
@@ -34,13 +34,13 @@ ROOMS = [
      "the simulator knows planning and the scheduler of a rail only"),
 ]
 
-# Where waits end by the steady clock: not by the one that people set.
+# The folder where waits must end by the steady clock, and not by the wall clock, which people set.
 STEADY_ROOM = "client/src/"
 WALL_CLOCK = r"absl::Now\(|system_clock|ToChronoTime|\b(Await|Wait)With(Timeout|Deadline)\("
 
 
 def tracked():
-    """Files of the project: git's, or all that are not built when this is no checkout."""
+    """Files of the project: those that git lists or, without a checkout, all that are not built."""
     git = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], stdout=subprocess.PIPE,
                          stderr=subprocess.DEVNULL, text=True, check=False)
     if git.returncode == 0:
@@ -57,7 +57,7 @@ def read(path):
 
 
 class Skipped(Exception):
-    """A check that cannot judge here, and why."""
+    """The reason why a check cannot run here."""
 
 
 def check_format(files):

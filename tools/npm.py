@@ -1,15 +1,15 @@
-"""Shared by the type checks: packages of npm in a folder of the build, in the versions of a lock file, and TypeScript."""
+"""Installs npm's packages in a folder of the build, in the versions of a lock file, and type-checks with TypeScript."""
 
 import shutil
 import subprocess
 
 
 class NoTypes(Exception):
-    """The types cannot be had here, and why."""
+    """The reason why the types are not available here."""
 
 
 def install(source, folder, what):
-    """Copies `source` into `folder` and brings the packages that it names there, unless they are in these versions."""
+    """Copies `source` into `folder` and installs the packages that it names, unless these versions are there."""
     for tool in ("node", "npm"):
         if not shutil.which(tool):
             raise NoTypes(f"{tool} is not installed (Debian's packages nodejs and npm)")
@@ -36,7 +36,7 @@ def _copy(source, folder):
 
 
 def check_types(folder):
-    """Findings of TypeScript in `folder`, line by line; nothing when all is well."""
+    """Errors that TypeScript finds in `folder`, line by line."""
     run = subprocess.run(["node", "node_modules/typescript/bin/tsc", "-p", "."], cwd=folder, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, check=False)
     return (run.stdout.splitlines() or [f"tsc ended with {run.returncode}"]) if run.returncode else []

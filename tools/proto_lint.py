@@ -1,4 +1,4 @@
-"""Checks .proto files in the spirit of buf's STANDARD rules, and that every RPC says what it may return."""
+"""Checks .proto files by rules like buf's STANDARD ones, and that every RPC documents the codes that it may return."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Runs the steps of `./dev test` side by side: as many at once as there are processors for, never two that need the same
-lock, each as soon as what it needs is there.
+"""Runs the steps of `./dev test` side by side: as many at once as there are processors for, never two that need the
+same lock, each as soon as the steps that it needs have succeeded.
 
-A step is a program. Compilers run beside everything else at a low priority and count as no load, so they take what
-tests that wait leave over.
+A step is a program. Compilers run beside everything else at a low priority and count as no load, so they use the time
+in which tests wait.
 """
 
 import contextlib
@@ -20,19 +20,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKGROUND = 10  # niceness of compilers
-MAX_SHOWN = 40_000  # characters of the output of a step that failed, its end
+MAX_SHOWN = 40_000  # characters at the end of a failed step's output
 
 
 def give_way(process):
-    """Lowers the share of a whole session, where sessions share the processors first (sched(7), autogroups): niceness
-    counts only within a session there, and each step is one."""
+    """Lowers the share of a whole session. With autogroups (sched(7)) the kernel divides the processors among sessions,
+    and niceness counts only within one; each step is a session."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{process.pid}/autogroup").write_text(str(BACKGROUND))
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The result of a step. `seconds` is wall time, `cpu_seconds` that of its processes, as far as it waited for them."""
+    """The result of a step. `seconds`: wall time. `cpu_seconds`: processor time of the step and of children that it has
+    waited for."""
 
     passed: int = 0
     failed: int = 0
@@ -57,7 +58,7 @@ class Step:
     load:     processors that it keeps busy, on average.
     locks:    names of things that one step at a time may use, such as the emulated fabric.
     rank:     steps of a lower rank begin first; long ones should.
-    live:     its output is shown as it comes; that of others only when they fail.
+    live:     its output is shown as it comes; without `live` only if the step fails.
     """
 
     name: str
@@ -81,7 +82,7 @@ def without_successes(text):
 
 
 def end(processes):
-    """Ends process groups: as Ctrl-C does, so that they tidy up, and then for certain, with all that they have started."""
+    """Ends process groups: first with SIGINT, as Ctrl-C does, so that they tidy up, then with SIGTERM and SIGKILL."""
     for how, patience_seconds in ((signal.SIGINT, 20), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
@@ -92,7 +93,7 @@ def end(processes):
 
 
 class Scheduler:
-    """Runs steps to their ends. Used from one thread."""
+    """Runs steps until all have ended. Used by one thread."""
 
     def __init__(self, say, processors=None):
         self.steps = []
@@ -106,7 +107,7 @@ class Scheduler:
         self._waiting += steps
 
     def run(self):
-        """Runs all steps, and those that follow from them. Nothing is left behind when it is interrupted."""
+        """Runs all steps, and the steps that their `follow` adds. Ends all of them when it is interrupted."""
         try:
             while self._waiting or self._running:
                 self._drop_hopeless()
@@ -116,7 +117,7 @@ class Scheduler:
         finally:
             if self._running:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)  # to be impatient must not leave anything behind
+                    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
                 end(list(self._running.values()))
 
     def _succeeded(self, name):

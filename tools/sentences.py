@@ -15,8 +15,8 @@ INPUTS = re.compile(r"/corpus/")  # stored inputs of fuzz programs
 
 
 def begins_badly(lines):
-    """Numbers and texts of lines, None between two texts; gives (number, word) of each that begins badly."""
-    goes_on = False  # the line goes on with a sentence of the one before
+    """Gives (number, word) of each line with a bad beginning. `lines`: (number, text); None separates two texts."""
+    goes_on = False  # the line continues a sentence of the line before
     for number, line in lines:
         if line is None:
             goes_on = False
@@ -39,12 +39,12 @@ def page(content):
 
 
 def comments(content, mark):
-    """Comments of a language whose strings hold no text behind a blank and the mark."""
+    """Comments of a language. Assumes that no string has the mark after a blank."""
     for number, line in enumerate(content.split("\n"), 1):
         at = re.search(rf"(^|\s){mark}", line)
         found = at and COMMENT.match(line[at.start():])
         if found and line[:at.start()].strip():
-            yield number, None  # a comment behind code does not go on with the line before
+            yield number, None  # a comment behind code does not continue the line before
         yield number, (found[1] or "") if found else None
 
 

@@ -1,20 +1,20 @@
-"""Checks the systemd service without starting it: systemd finds no fault with the unit, and it is well shut in."""
+"""Checks the systemd service without starting it: systemd accepts the unit, and its sandbox is tight enough."""
 
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-# Ten times what `systemd-analyze security` calls exposure: 0 is shut in, 100 is root without a fence.
+# Ten times the exposure that `systemd-analyze security` gives: 0 is a full sandbox, 100 is root without any.
 MAX_EXPOSURE = 29
 
 
 class NoSystemd(Exception):
-    """systemd-analyze is not here."""
+    """systemd-analyze is not installed."""
 
 
 def analyze(*arguments):
-    """Ends well and prints nothing when there is nothing to say."""
+    """Runs systemd-analyze. Returns its exit status, and its output as lines."""
     run = subprocess.run(["systemd-analyze", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          check=False)
     return run.returncode, run.stdout.splitlines()
@@ -26,7 +26,7 @@ def check(root):
         raise NoSystemd
     unit = root / "deploy/systemd/railsd.service"
     with tempfile.TemporaryDirectory(prefix="railsd-unit-") as folder:
-        # The programs are not installed here; that they are there is the packages' business.
+        # Replaces the programs by stubs, because they are not installed here; the packages install them.
         text = unit.read_text()
         for program in ("railsd", "railsctl"):
             stub = Path(folder) / program

@@ -15,7 +15,7 @@ SUITES = ["lint", "unit", "conformance", "model", "integration", "sim", "python"
           "asan", "tsan", "fuzz"]
 NEEDS_ROOT = {"package": "root file systems, apt in them, a machine that boots",
               "docker": "an engine, namespaces, a root file system for the base"}
-# Every search begins with the same inputs, unless a seed is given; how far it comes is up to the machine.
+# Every search begins with the same inputs, unless a seed is given. Its length depends on the machine.
 FUZZ_SEED = 1
 FUZZ_SECONDS, SOAK_MINUTES = 5, 1.0
 
@@ -114,8 +114,8 @@ def ctest_steps(preset, suite, label, after):
 
 
 def fuzz_preset(options):
-    """A long search is worth a build of its own, which is optimized and tells libFuzzer more; the few seconds that every
-    run of all suites searches are not."""
+    """The preset of the fuzz programs. A long search uses a build of its own, which is optimized and tells libFuzzer
+    more. The few seconds of a run of all suites use the preset asan."""
     return "asan" if options.minutes is None else "fuzz"
 
 
@@ -189,7 +189,7 @@ def steps_of(suites, options):
              if suite in NEEDS_ROOT and os.geteuid() != 0]
     chosen = {suite for suite in suites if suite not in NEEDS_ROOT or os.geteuid() == 0}
     steps = []
-    # First what compilers need, since that takes longest.
+    # The packages that compilers need come first, because builds take longest.
     for name, users in (("build", chosen - {"lint", "model"}), ("fuzz", {"asan", "fuzz"}), ("verbs", {"verbs"}),
                         ("python", {"python"}), ("package", {"package", "docker"}), ("docker", {"docker"}),
                         ("test", {"integration", "sim", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
@@ -213,7 +213,7 @@ def steps_of(suites, options):
         steps.append(build("tsan", after=("setup build",), rank=3,
                            follow=lambda: ctest_steps("tsan", "tsan", None, ("setup test",))))
     if chosen.issuperset(SUITES):
-        steps.append(build("release", rank=4, after=("setup build",)))  # what no suite runs: benchmarks
+        steps.append(build("release", rank=4, after=("setup build",)))  # benchmarks, which no suite runs
     if "lint" in chosen:
         steps.append(lint_step())
     if "model" in chosen:

@@ -24,7 +24,7 @@ def compile_times(preset):
         wall[target[1]] += seconds
         times = folder / f"{output}.times"
         if times.exists():
-            # Two lines of the shell's `times`, the second of the children; none when the compiler was ended.
+            # The shell's `times` prints two lines, the second for its children; none if the compiler was killed.
             cpu[target[1]] += sum(60 * int(minutes) + float(rest) for minutes, rest in
                                   re.findall(r"(\d+)m([\d.]+)s", times.read_text().partition("\n")[2]))
             runs[target[1]] += 1
@@ -32,7 +32,7 @@ def compile_times(preset):
 
 
 def table(steps):
-    """Rows as text: what, wall seconds, processor seconds, what it came to."""
+    """Rows as text: name, wall seconds, processor seconds, result."""
     rows = [(step.name, step.outcome.seconds, step.outcome.cpu_seconds,
              f"{step.outcome.passed} passed" + f", {step.outcome.failed} failed" * bool(step.outcome.failed))
             for step in steps if step.outcome.ran]

@@ -1,7 +1,7 @@
-// The yardstick of `./dev bench cpu`: bare sockets. N processes with one thread each send each other the same bytes.
-// Every pair is striped over the same number of TCP sockets on the same loopback addresses, in writes of at most 1 MiB
-// from and into memory, with epoll, or with io_uring to compare the two. Without planning, control and safety, it
-// measures the cost of the kernel.
+// The baseline of `./dev bench cpu`: bare sockets. N processes with one thread each send each other as many bytes as
+// the daemons do, over as many TCP sockets on loopback addresses, from and into memory, in writes of at most 1 MiB.
+// They use epoll, or io_uring to compare the two. The loop has no planning, control or safety: it measures the cost of
+// the kernel.
 //
 //   bench_bare --network 127.77 --nodes 4 --rails 4 --bytes-per-pair 16777216 --rounds 8
 //
@@ -325,7 +325,7 @@ int main(int argc, char** argv) {
     wait(&status);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       all_well = false;
-      break;  // the other processes wait for it in a barrier
+      break;  // the other processes would wait for it in a barrier forever
     }
   }
   if (!all_well) {

@@ -1,6 +1,6 @@
-// The yardstick of `./dev bench verbs`: bare RDMA writes. One process, one queue pair in each direction for each pair
-// of devices, one thread for each end, which keeps a few 1 MiB writes under way and sleeps until completions. No
-// planning, no control, no safety.
+// The baseline of `./dev bench verbs`: bare RDMA writes. One process has a queue pair at each of the two devices of a
+// rail, and a thread for each. A thread keeps a few 1 MiB writes in flight and sleeps until completions come. The
+// program has no planning, control or safety.
 //
 //   bench_bare_verbs --rail rxe_n0r0:rxe_n1r0 --rail rxe_n0r1:rxe_n1r1 --megabytes 64
 //
@@ -24,7 +24,7 @@
 namespace {
 
 constexpr uint32_t kWriteBytes = 1 << 20;
-constexpr uint32_t kUnderWay = 4;  // writes of one end
+constexpr uint32_t kUnderWay = 4;  // writes of one end that are in flight
 constexpr uint8_t kPort = 1;
 
 [[noreturn]] void Die(const std::string& what, int error) {
@@ -64,7 +64,7 @@ class End {
     domain_.reset(Check(ibv_alloc_pd(context_.get()), "domain"));
     channel_.reset(Check(ibv_create_comp_channel(context_.get()), "channel"));
     completions_.reset(Check(ibv_create_cq(context_.get(), 64, nullptr, channel_.get(), 0), "completion queue"));
-    memory_.resize(size_t{kUnderWay} * kWriteBytes * 2);  // one half is sent, the other end writes into the other
+    memory_.resize(size_t{kUnderWay} * kWriteBytes * 2);  // first half: to send; second half: the other end writes
     region_.reset(Check(
         ibv_reg_mr(domain_.get(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
         "register"));
@@ -168,8 +168,8 @@ class End {
   uint32_t remote_key_ = 0;
 };
 
-// Pins the two ends of a rail to two processors. Soft-RoCE works on the caller's processor, and the scheduler would put
-// both ends on one half of the time, so the speed would vary.
+// Pins the two ends of a rail to two processors. Soft-RoCE works on the caller's processor. Without pinning, the
+// scheduler would put both ends on one processor half of the time, and the speed would vary.
 void PinTo(size_t end) {
   cpu_set_t processors;
   CPU_ZERO(&processors);

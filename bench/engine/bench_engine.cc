@@ -22,7 +22,7 @@
 #include "bench/engine/world.h"
 #include "tests/support/allocations.h"
 
-// A symbol that callgrind can be told.
+// Has a C name, so that the callgrind option --toggle-collect can name it.
 extern "C" [[gnu::noinline]] void CountedTurn(absl::FunctionRef<void()> turn) { turn(); }
 
 namespace railsd {
@@ -30,8 +30,8 @@ namespace {
 
 using Turn = absl::FunctionRef<void()>;
 
-// Runs turns one by one on a thread of its own, as a daemon's engine has. Its memory then has an arena of its own, in
-// which malloc does not meet what the other nodes of the cluster have freed. Lives until the process exits.
+// Runs turns one by one on a thread of its own, as a daemon does. malloc gives this thread its own arena, so it does
+// not reuse blocks that the other nodes of the cluster have freed. Lives until the process exits.
 class EngineThread {
  public:
   EngineThread() {
@@ -97,7 +97,7 @@ int Run(std::map<std::string, uint64_t> numbers) {
       {"other", each(messages.other - messages_before.other)},
   };
   std::cout << report.dump() << "\n" << std::flush;
-  std::_Exit(0);  // taking the cluster apart takes longer than a job
+  std::_Exit(0);  // skips the destructors of the cluster, which take longer than a job
 }
 
 }  // namespace

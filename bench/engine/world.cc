@@ -19,7 +19,7 @@ namespace railsd {
 namespace {
 
 constexpr uint64_t kSpeedBytesPerSecond = 50'000'000'000;
-constexpr uint32_t kKept = 2;  // ended jobs that an engine keeps: after so many the state is steady
+constexpr uint32_t kKept = 2;  // ended jobs that an engine keeps; after this many the state is steady
 constexpr int kMaxRounds = 100'000;
 
 void Must(const absl::Status& status) {
@@ -36,7 +36,7 @@ int MemoryFile(uint64_t length_bytes) {
   return fd;
 }
 
-// Bytes of a segment: what a rank sends to, or has from, every node, its own included.
+// Bytes of a segment: one flow to (or from) every rank of every node, the own node included.
 uint64_t SegmentBytes(const Shape& shape, uint64_t flow_bytes) { return shape.nodes * shape.ranks * flow_bytes; }
 
 }  // namespace
@@ -158,7 +158,7 @@ void World::AddNode(std::vector<FakeFabric>* fabrics) {
   const size_t n = nodes_.size();
   node->name = absl::StrCat(n);
   node->boot = BootId(1000 + n);
-  node->outbox.reserve(n == 0 ? 1 << 14 : 0);  // so that it allocates nothing later
+  node->outbox.reserve(n == 0 ? 1 << 14 : 0);  // the outbox of node 0 must not allocate while a job is counted
   AgentOptions options;
   options.node = node->name;
   options.boot = node->boot;
@@ -257,7 +257,7 @@ void World::RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
     bool any = false;
     for (auto& node : nodes_) {
       const bool results = node->copier.Step();
-      if (!results && node->inbox.empty() && !node->AnyEvents()) continue;  // nothing wakes its engine
+      if (!results && node->inbox.empty() && !node->AnyEvents()) continue;  // its engine would sleep on
       any = true;
       const auto turn = [&] { node->Turn(now_, shape_.single); };
       if (node == nodes_.front()) {

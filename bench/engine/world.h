@@ -30,7 +30,7 @@ struct Shape {
   uint64_t exchange_bytes = 128 << 10;
   uint64_t chunk_bytes = 16 << 10;
   uint64_t eager_bytes = 0;
-  bool single = false;  // each message has a turn of the engine for itself, as when it comes alone
+  bool single = false;  // the engine takes one turn for each message, as if messages arrived one by one
 };
 
 // A rail without a thread, with the queues that real rails have.
@@ -56,7 +56,7 @@ class SteppedRail final : public RailPort {
   SpscRing<RailEvent> events_;
 };
 
-// Keeps copies and chores until the threads that do them in a daemon would have done them.
+// Stands in for the threads that do copies and chores in a daemon: keeps both until Step().
 class LaterCopier final : public Copier {
  public:
   LaterCopier();
@@ -64,7 +64,8 @@ class LaterCopier final : public Copier {
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override { return tasks_.size(); }
   void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job) override;
-  // True when something happened. Bytes between the ranks of a node are not copied: only the engine's work counts.
+  // Runs the chores and reports all copies as done. Copies no bytes, because only the engine's work counts. True when
+  // something happened.
   bool Step();
 
  private:
@@ -78,7 +79,7 @@ struct BenchNode final : public ControlLink {
   struct Incoming {
     BenchNode* from = nullptr;
     ControlMessage message;
-    std::vector<JobKey> taken = {};  // not empty: instead of a message, the link says that `from` has these READYs
+    std::vector<JobKey> taken = {};  // if not empty: no message, but the link's report that `from` has these READYs
   };
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
   absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) override {
@@ -98,7 +99,7 @@ struct BenchNode final : public ControlLink {
   std::vector<std::pair<std::string, ControlMessage>> outbox;
   std::vector<Incoming> inbox;
   std::unique_ptr<Engine> engine;
-  std::vector<std::unique_ptr<SteppedRail>> rails;  // end before the engine, which owns what they read
+  std::vector<std::unique_ptr<SteppedRail>> rails;  // destroyed before the engine, which owns the data that they read
 };
 
 // Messages about jobs between node 0 and the others.
@@ -110,14 +111,14 @@ struct Messages {
 class World {
  public:
   explicit World(const Shape& shape);
-  // One job from its submissions to the end of every rank's wait, and until nothing is left to do. `count` wraps every
-  // turn of the engine of node 0.
+  // Runs one job from its submissions to the end of every rank's wait, and until nothing is left to do. `count` wraps
+  // every turn of the engine of node 0.
   void RunJob(absl::FunctionRef<void(absl::FunctionRef<void()>)> count);
   const Messages& messages() const { return messages_; }
   uint64_t turns() const { return turns_; }  // of the engine of node 0 while jobs ran
   // Chunks that node 0 has sent and received.
   uint64_t Chunks() const;
-  // Flows that node 0 sends to other nodes in a job, each with one that it receives.
+  // Flows that node 0 sends to other nodes in a job. It receives as many.
   uint64_t flows() const { return (shape_.nodes - 1) * shape_.ranks * shape_.partners; }
 
  private:
@@ -129,15 +130,15 @@ class World {
     bool joined = false;
     absl::StatusOr<JobReport> report = absl::UnknownError("no report");
   };
-  // `fabrics`: one for each rail, because a fabric looks through all its transports for each of them.
+  // `fabrics`: one for each rail, because each transport of a fabric searches all transports of that fabric.
   void AddNode(std::vector<FakeFabric>* fabrics);
   void AddTrainer(uint32_t rank, int send_fd, int receive_fd);
   PeerHello HelloOf(const BenchNode& node, bool with_rails) const;
   Submission SubmissionOf(const Trainer& trainer) const;
-  // Until no rail has anything to do, so that longer exchanges give the engines no more turns. True when something
-  // happened.
+  // Steps the rails until none has anything to do, so that longer exchanges do not give the engines more turns. True
+  // when something happened.
   bool StepRails();
-  // Until nothing happens any more.
+  // Steps all nodes until nothing happens any more.
   void RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count);
   void Deliver(BenchNode& from);
 

@@ -1,16 +1,17 @@
-// The yardstick of `./dev bench latency`: a bare chain of the thread wakes and flights of a job, without planning,
-// checks and safety. Each node is a process with the threads of a daemon and its trainers, which wake each other as
-// theirs do:
+// The baseline of `./dev bench latency`: a bare chain of the thread wakes and messages of a job, without planning,
+// checks and safety. Each node is a process with the threads of a daemon and its trainers, which wake each other in the
+// same order:
 //
 //   trainer -> session thread -> engine -> every peer's link thread -> its engine -> its trainer
 //
-// Bytes that ride in the message are acknowledged by the link thread, for which the sender's engine waits. Others go on
-// from the engine to its rail threads, theirs at the peers, and the engines there and, acknowledged, here.
+// If the bytes ride in the message, the link thread acknowledges them, and the sender's engine waits for that.
+// Otherwise the engine wakes its rail threads, which send the bytes to the rail threads of the peers. These wake their
+// engines and acknowledge; the acknowledgements wake the sender's engine.
 //
 //   bench_chain --nodes 2 --ranks 1 --bytes-per-pair 4096 [--rails 0] --jobs 300 --warmup 50
 //
-// `--rails 0`: the bytes of a pair of nodes ride in the message. Else they go over so many rails, one connection each.
-// Prints one JSON object.
+// `--rails 0`: the bytes of a pair of nodes ride in the message. `--rails N`: they go over N rails, one connection
+// each. Prints one JSON object.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -85,7 +86,7 @@ Mesh Connect(uint32_t nodes, uint32_t channels) {
   return mesh;
 }
 
-// A thread's inbox: what it is to count, and how it is woken.
+// The inbox of a thread: the events that it counts, and an eventfd that wakes it.
 class Inbox {
  public:
   Inbox() : event_(eventfd(0, EFD_NONBLOCK)) {}
@@ -104,7 +105,7 @@ class Inbox {
     std::lock_guard lock(mutex_);
     return std::exchange(items_, {});
   }
-  // Call it before the thread looks once more and sleeps.
+  // Call it before the thread takes the items once more and sleeps.
   void BeginSleep() { sleeping_.exchange(true); }
   void EndSleep() {
     sleeping_ = false;
@@ -247,13 +248,14 @@ class Node {
     }
   }
 
-  // The bytes of a record that have arrived from each peer, and the reads of one connection.
+  // The part of a record that has arrived on one connection.
   struct Arrived {
     char header[kFrameBytes] = {};
     size_t bytes = 0;  // of the present record
   };
 
-  // Messages begin with 'm', acknowledgements are a frame with 'a'. A message with payload is acknowledged at once.
+  // Messages begin with 'm'; an acknowledgement is a frame that begins with 'a'. Acknowledges a message with payload at
+  // once.
   void LinkThread() {
     const std::vector<int>& fds = mesh_[0][self_];
     const int epoll = epoll_create1(0);
@@ -373,7 +375,7 @@ int main(int argc, char** argv) {
     Check(child >= 0, "fork");
     if (child == 0) {
       RunNode(options, mesh, node, STDOUT_FILENO);
-      // Peers may still wait for bytes of this node's last job: all end together.
+      // Waits to be killed, because peers may still wait for bytes of this node's last job.
       Check(write(done[1], "x", 1) == 1, "pipe");
       pause();
     }

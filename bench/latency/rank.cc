@@ -1,11 +1,11 @@
-// One rank of `./dev bench latency`: runs all-to-all jobs back to back and tells how long they took.
+// One rank of `./dev bench latency`: runs all-to-all jobs back to back and reports how long they took.
 //
 //   bench_rank --sockets DIR --group G --world N --rank R --max-bytes B [--spin MICROSECONDS]
 //
-// Reads lines "BYTES JOBS" from standard input. In each job the rank sends BYTES in equal parts to all other ranks; the
-// only rank of a group sends them to itself.
-// Answers each line with one JSON object: microseconds of the jobs, which all ranks begin as soon as they have ended
-// the one before. Content is filled before the jobs of a line and checked after them.
+// Reads lines "BYTES JOBS" from standard input. In each job the rank sends BYTES in equal parts to all other ranks, or
+// to itself if the group has one rank. A rank submits the next job as soon as the one before has ended.
+// Answers each line with one JSON object: microseconds of the jobs. Content is filled before the jobs of a line and
+// checked after them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -37,7 +37,7 @@ T Must(absl::StatusOr<T> value, const char* doing) {
   std::exit(1);
 }
 
-// The byte at `offset` of what `source` sends to `destination` in the jobs of the line with this number.
+// The byte at `offset` of the flow from `source` to `destination`, the same in all jobs of line number `line`.
 std::byte Content(uint64_t line, uint32_t source, uint32_t destination, uint64_t offset) {
   return static_cast<std::byte>(line * 131 + source * 31 + destination * 7 + offset * 3 + (offset >> 8));
 }

@@ -1,4 +1,4 @@
-// A hub over loopback. Its agent only passes every message to an engine thread.
+// A hub over loopback. Its stand-in for an agent only passes every message to an engine thread.
 #ifndef RAILSD_BENCH_LINKS_ECHO_NODE_H_
 #define RAILSD_BENCH_LINKS_ECHO_NODE_H_
 

@@ -116,7 +116,7 @@ def read_trace(path, layer=16, iteration=5, model="mixtral-8x7b-e8k2", per_node=
 
 
 def matrix(cell, trace):
-    """Bytes from each rank to each rank; zero between ranks of one node, because rails are what is compared."""
+    """Bytes from each rank to each rank; zero between ranks of one node, because the cells compare rails."""
     world = NODES * cell.ranks
     pairs = [(a, b) for a in range(world) for b in range(world) if a // cell.ranks != b // cell.ranks]
     if cell.workload.startswith("sparse"):
@@ -156,8 +156,8 @@ def rail_speeds(state, node):
 
 
 def bound(cell, rows):
-    """Seconds that a job needs at least: the busiest node's bytes in or out over its rails' line rates. A rail that dies
-    takes part in half of the job."""
+    """The least seconds that a job needs: the busiest node's bytes in or out over its rails' line rates. A rail that
+    dies takes part in half of the job."""
     if cell.state == "dying":
         return sum(0.5 * bound(dataclasses.replace(cell, state=state), rows) for state in ("healthy", "dead"))
     nodes = node_matrix(rows, cell.ranks)

@@ -15,8 +15,8 @@ from peers.cells import BROKEN_NODE, BROKEN_RAIL
 DRAWS = 300
 SETTLED = 0.5  # seconds
 
-# Called by the launchers of Open MPI and MPICH as they would call ssh: OPTIONS HOST COMMAND. A host name for each node
-# keeps MPI from taking two nodes for one.
+# The launchers of Open MPI and MPICH call this in place of ssh: OPTIONS HOST COMMAND. Each node gets its own host name,
+# because MPI would otherwise take two nodes for one.
 AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host="$1"; shift
@@ -35,7 +35,7 @@ class PeerLab(Lab):
 
     def __enter__(self):
         super().__enter__()
-        # For all that programs leave when they are killed, also what they would put into /dev/shm.
+        # Holds the files that killed programs leave behind, also those that they would put into /dev/shm.
         self.folder = Path(tempfile.mkdtemp(prefix="railsd-peers-"))
         self.agent.write_text(AGENT.format(prefix=self.prefix), encoding="ascii")
         self.agent.chmod(0o755)
@@ -61,17 +61,17 @@ class PeerLab(Lab):
                 run("ip", "netns", "del", rejected, check=False)
 
     def _add_namespace(self, namespace):
-        """Draws namespaces until one lists its rails in the order of the first node. UCX 1.13 connects the local and
-        remote devices of equal places in that order, which the kernel derives from a hash of the namespace's address; on
-        rails of separate switches, other pairs cannot reach each other. Rejected namespaces stay until all are drawn, so
-        that addresses differ."""
+        """Makes namespaces until one lists its rails in the same order as the first node. UCX 1.13 connects local
+        device i with remote device i in that order, and rails on different switches cannot reach each other. The kernel
+        derives the order from a hash of the namespace's address. Rejected namespaces stay until all are made, so that
+        addresses differ."""
         if not namespace.startswith(f"{self.prefix}n"):
             super()._add_namespace(namespace)
             return
         for draw in range(DRAWS):
             drawn = f"{namespace}d{draw}"
             run("ip", "netns", "add", drawn)
-            self._rejected.append(drawn)  # the bind mount below keeps the accepted one
+            self._rejected.append(drawn)  # if it is accepted, the bind mount below keeps it
             for rail in range(self.rails):
                 run("ip", "-n", drawn, "link", "add", f"rail{rail}", "type", "bridge")
             names = run("ip", "netns", "exec", drawn, "ls", "-U", "/sys/class/net").split()
@@ -95,7 +95,7 @@ class PeerLab(Lab):
         run("ip", "-n", self.switch, "link", "set", f"p{BROKEN_NODE}r{BROKEN_RAIL}", how)
 
     def set_state(self, state, latency):
-        """Brings all rails into a state. `latency`: what the shapers queue at most."""
+        """Brings all rails into a state. `latency`: the longest queue of the shapers, as a time."""
         self.state, self.latency = state, latency
         self._broken_port("down" if state == "dead" else "up")
         for rail in range(self.rails):
@@ -130,8 +130,8 @@ class PeerLab(Lab):
         return total
 
     def cut_after(self, length, stop):
-        """Takes the carrier from the rail that breaks once its node has sent `length` more bytes. Returns False if `stop`
-        (an Event) is set before."""
+        """Waits until the broken node has sent `length` more bytes, then takes the carrier from its broken rail.
+        Returns False if `stop` (an Event) is set before."""
         with inside(self.namespace(BROKEN_NODE)):
             begin = self._sent_bytes_here()
             while self._sent_bytes_here() - begin < length:

@@ -1,7 +1,7 @@
 """All ranks of the same all-to-all jobs through Gloo, as torch.distributed offers it. Needs root, to enter the nodes.
 
-Prints one JSON object a line for each matrix, as alltoallv.c does. `--at-once K` cuts each job into K operations, started
-together: Gloo gives each operation one of its devices in turn, so that a single one uses a single rail.
+Prints one JSON object a line for each matrix, as alltoallv.c does. `--at-once K` cuts each job into K operations that
+start together. Gloo gives each operation one of its devices in turn, so one operation uses only one rail.
 """
 
 import argparse

@@ -91,7 +91,7 @@ def aligned(rows):
 
 
 def shown(values, least=True):
-    """Texts of a row of values; None is what stopped."""
+    """Texts of a row of values. None: the way stopped."""
     good = [value for value in values if value is not None]
     first = (min(good) if least else max(good)) if good else None
 

@@ -4,9 +4,9 @@ import math
 from xml.sax.saxutils import escape
 
 LEFT, TOP, PANEL, GAP, ROW = 92, 96, 250, 22, 24
-LEAST, MOST = 0.96, 5.0  # over the bound; what is beyond is drawn at the edge
+LEAST, MOST = 0.96, 5.0  # time over the bound; values beyond are drawn at the edge
 TICKS = [1, 1.1, 1.25, 1.5, 2, 3, 5]
-# Colour and shape of each family of ways; what is tuned is filled.
+# Colour and shape of each family of ways. Shapes of tuned ways are filled.
 FAMILIES = {"railsd": ("#d1242f", "diamond"), "ompi_tcp": ("#0969da", "circle"), "ompi_ucx": ("#1a7f37", "square"),
             "mpich_ucx": ("#9a6700", "triangle"), "gloo": ("#8250df", "circle")}
 STYLE = """
@@ -37,8 +37,8 @@ def mark(x, y, name, label):
 
 
 def place(value):
-    """The place of a time over the bound within a panel. The axis is logarithmic from 0.9 on, which spreads what is close to
-    the bound."""
+    """The place of a time over the bound within a panel. The axis is logarithmic from 0.9 on, which spreads values
+    close to the bound."""
     return PANEL * math.log((min(max(value, LEAST), MOST) - 0.9) / (LEAST - 0.9)) / math.log((MOST - 0.9) / (LEAST - 0.9))
 
 

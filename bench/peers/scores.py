@@ -18,7 +18,7 @@ class Score:
         self.wrong, self.stopped = 0, ""
 
     def add(self, task, outcome, warmup, softirq):
-        """Adds a round. `softirq`: processor seconds of ksoftirqd meanwhile."""
+        """Adds a round. `softirq`: processor seconds of ksoftirqd during the round."""
         self.wrong += outcome.wrong
         self.stopped = self.stopped or outcome.stopped or ("wrong bytes" if outcome.wrong else "")
         if self.stopped or not outcome.seconds:

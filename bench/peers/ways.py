@@ -20,12 +20,12 @@ HERE = Path(__file__).resolve().parent
 SYSTEM_PYTHON = "/usr/bin/python3"  # the only one that sees Debian's torch
 START_SECONDS = 20  # for a launcher, and for Python to import torch
 
-IDLE_TALK = ("Warning", "help message", "help_aggregate", "potentially your MPI job")  # of launchers, beside the reason
+IDLE_TALK = ("Warning", "help message", "help_aggregate", "potentially your MPI job")  # lines that hold no reason
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The jobs of one cell in one round. `stopped`: why there are fewer than asked for; empty if there are not."""
+    """The jobs of one cell in one round. `stopped`: why jobs are missing; empty if all have run."""
 
     seconds: list
     wrong: int = 0
@@ -72,7 +72,7 @@ class Program:
         """Called after them."""
 
     def run(self, fabric, tasks, steps, warmup, spared):
-        """Runs all tasks. A program that stops is ended and started again for the tasks behind the one it stopped at.
+        """Runs all tasks. If the program stops at a task, ends it and starts it again for the tasks after that one.
         `spared`: ids of processes in the nodes that must live."""
         outcomes, left = {}, list(tasks)
         while left:
@@ -109,8 +109,8 @@ class Program:
 
     @staticmethod
     def _answers(process, tasks, jobs):
-        """Reads an answer for each task. Returns the answers and why there are no more, empty if there are all. MPICH over
-        UCX sometimes hangs in MPI_Finalize, which is why the end of the program is not waited for."""
+        """Reads an answer for each task. Returns the answers, and the reason if some are missing or else an empty text.
+        Does not wait for the end of the program, because MPICH over UCX sometimes hangs in MPI_Finalize."""
         answers, pending = [], b""
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
@@ -131,10 +131,10 @@ class Program:
 
 
 class Cut:
-    """Lets a rail die in the second job of a program that starts within. A context manager."""
+    """A context manager that lets a rail die while the program inside it runs: in its second job after the warm-up."""
 
     def __init__(self, fabric, task, warmup):
-        # Rows of the ranks of the node where the rail dies.
+        # Bytes that the node where the rail dies sends in one job.
         ranks = task.cell.ranks
         sent = sum(map(sum, task.rows[BROKEN_NODE * ranks:(BROKEN_NODE + 1) * ranks]))
         self._fabric, self._stop = fabric, threading.Event()
@@ -191,7 +191,7 @@ class OpenMpiTcp(OpenMpi):
         return flags
 
 
-UCX_HERE = {"UCX_TLS": "tcp,self"}  # UCX takes shared memory between these nodes for a lane, too, if it may
+UCX_HERE = {"UCX_TLS": "tcp,self"}  # if UCX may use shared memory, it sends bytes between these nodes through it
 UCX_TUNED = {"UCX_MAX_EAGER_RAILS": "4", "UCX_MAX_RNDV_RAILS": "4", "UCX_RNDV_THRESH": "inf"}
 
 
@@ -239,7 +239,7 @@ class Gloo(Program):
 
 
 class Railsd:
-    """The daemons of this build, as they come."""
+    """The daemons of this build, with default settings except for the rails' speed."""
 
     name, label, tuned = "railsd", "railsd", False
 
@@ -297,7 +297,7 @@ class Railsd:
                 outcome.stopped = str(error).splitlines()[0]
             if dying:
                 fabric.mend()
-            # The daemons' time includes that of the warm-up.
+            # The measured processor time includes the warm-up, so only a part of it counts.
             outcome.processor_seconds = (self._processor_seconds() - before) * steps / (steps + warmup)
             outcome.processor_bytes = steps * total(task.rows)
             outcomes[task.cell] = outcome
@@ -305,8 +305,8 @@ class Railsd:
 
 
 def as_trace(task, steps):
-    """A matrix that is even over the ranks of each node as a routing trace of equal steps, which a replay runs in one
-    session. Empty for other matrices; a replay takes each of them as one step."""
+    """A routing trace of equal steps, which a replay runs in one session. The matrix must be even over the ranks of
+    each node. Returns "" for other matrices, of which a replay runs one step."""
     ranks, nodes = task.cell.ranks, node_matrix(task.rows, task.cell.ranks)
     for a, row in enumerate(task.rows):
         for b, length in enumerate(row):

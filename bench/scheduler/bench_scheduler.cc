@@ -1,6 +1,7 @@
-// Time of one chunk in a rail's thread: its end is taken, and the next one is chosen and posted. `Choose` is the
-// scheduler alone, by peers that have work and tenants that share the rail. `Send` is the sender with a transport that
-// does nothing, by peers and by exchanges that wait for each peer.
+// Measures the time that a rail's thread needs for one chunk: to take its end, and to choose and post the next one.
+// `Choose` measures the scheduler alone, for numbers of peers with work and of tenants that share the rail. `Send`
+// measures the sender with a transport that does nothing, for numbers of peers and of exchanges that wait for each
+// peer.
 #include <benchmark/benchmark.h>
 
 #include <deque>
@@ -56,7 +57,7 @@ class NullTransport final : public RailTransport {
   std::deque<SendOrder> posted;
 };
 
-// Exchanges of four chunks, each of which begins anew when it has ended.
+// Sends exchanges of four chunks. An exchange is given to the sender again when it has ended.
 void Send(benchmark::State& state) {
   const auto peers = static_cast<uint32_t>(state.range(0)), exchanges = static_cast<uint32_t>(state.range(1));
   NullTransport transport;

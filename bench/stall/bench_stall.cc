@@ -154,7 +154,7 @@ void AskForNothing(Agent& agent, Answer answer) {
              [answer = std::move(answer)](const absl::StatusOr<JobReport>&) mutable { answer(); });
 }
 
-// Measures how long calls wait that ask for a job that does not exist.
+// Measures how long calls take that ask for a job that does not exist.
 Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
   Times calls;
   while (!stop.load()) {
@@ -167,8 +167,8 @@ Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
   return calls;
 }
 
-// Bounds the processor time of each turn of the engine, and keeps the engine turning. An answer asks for the next one,
-// which the next turn gives: the gap between them is the rest of one turn and the beginning of the next. A turn lies
+// Bounds the processor time of each turn of the engine, and keeps the engine turning. Each answer sends a request that
+// the next turn answers. The gap between two answers is the rest of one turn and the beginning of the next. A turn lies
 // within two gaps, so their sum bounds it. Only the engine thread uses its members.
 class TurnProbe {
  public:

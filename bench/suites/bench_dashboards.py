@@ -1,7 +1,8 @@
 """How long Prometheus takes to answer the dashboards of a large cluster, and how many series a node has.
 
-Two daemons run a replay. Their metrics are served for 128 nodes, with the series by peer repeated for 127 peers, and a
-Prometheus with the project's rules scrapes them for a while. Then it is asked what each dashboard asks.
+Two daemons run a replay. A server offers the metrics of one of them as those of 128 nodes, with the series by peer
+repeated for 127 peers. A Prometheus with the project's rules scrapes it for a while and then answers the queries of
+each dashboard.
 """
 
 import concurrent.futures
@@ -30,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import dashboard_lint  # noqa: E402  (found by the line above)
 
 NODES, RAILS, INTERVAL = 128, 8, 15  # nodes, rails of each, seconds between scrapes
-MINUTES = 10  # of scrapes; a dashboard shows so much
+MINUTES = 10  # of scrapes, and the range of time that a dashboard shows
 PATIENCE = 300  # seconds until every node has been scraped
 CONNECTIONS = 6  # of a browser to Grafana
 FOLDER = ROOT / "dashboards"
@@ -38,7 +39,7 @@ GROWS = re.compile(r"^(\w+_(?:total|sum|count|bucket)(?:{.*})?) (\d+(?:\.\d+)?)$
 
 
 def exposition():
-    """The metrics of a daemon of two, after a replay."""
+    """The metrics of one of two daemons after a replay."""
     with Cluster(Settings(nodes=2, rails=RAILS, speed="1gbit"), build=BUILD) as cluster:
         cluster.replay("--workload", "mixtral", "--bytes-per-rank", "4MiB", "--steps", 2)
         time.sleep(5)  # for the balance
@@ -47,7 +48,7 @@ def exposition():
 
 
 def stand_in(text, node):
-    """The metrics of node `node` of many, as bytes; @ stands for what counters have grown."""
+    """The metrics of node number `node`, as bytes. Counters end with @, which the server replaces by growing digits."""
     lines = []
     for line in text.replace('node="n0"', f'node="n{node}"').splitlines():
         peers = [peer for peer in range(NODES) if peer != node] if 'peer="n1"' in line else [1]
@@ -59,7 +60,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = NODES
 
     def handle_error(self, *_):
-        """Prometheus ends connections when it ends, and when it scrapes no more."""
+        """Prints nothing: Prometheus closes connections when it stops scraping and when it ends."""
 
 
 @contextlib.contextmanager
@@ -122,10 +123,10 @@ class Prometheus:
         self._process.wait()
 
     def wait(self):
-        """Waits until it has scraped every daemon."""
+        """Waits until Prometheus has scraped every daemon."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):  # it starts
+            with contextlib.suppress(OSError):  # Prometheus does not listen yet
                 if self.value('sum(up{job="railsd"})') == NODES:
                     return
             time.sleep(1)
@@ -140,7 +141,7 @@ class Prometheus:
             raise BenchError(f"{parameters}: {error.read().decode()}") from error
 
     def memory(self):
-        """Its bytes in RAM."""
+        """Bytes of RAM that Prometheus uses."""
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
     def value(self, expression):
@@ -156,7 +157,7 @@ def queries(board, node):
 
 
 def ask(prometheus, query):
-    """Seconds until the answer is here."""
+    """Seconds until the answer has arrived."""
     expression, instant = query
     begin = time.monotonic()
     if instant:

@@ -24,15 +24,15 @@ from common import BUILD, BenchError, Result, progress  # noqa: E402  (found by 
 PROGRAM = BUILD / "bench/engine/bench_engine"
 COUNTED = "CountedTurn"  # all that the engine's thread does for a job is done below this function
 NEW = "operator new(unsigned long)"
-SITE = 3  # callers of it that name an allocation's place
+SITE = 3  # callers of operator new that name the place of an allocation
 ALLOCATOR = re.compile(r"(_int_)?(malloc|free)|malloc_consolidate|sys(malloc|trim)|unlink_chunk|tcache_")
 HARNESS = re.compile(r"World::|BenchNode::|CountedTurn|EngineThread|^start_thread|^clone|functional_internal::|main|_main|0x")
 NODES = [2, 4, 8, 16, 32]
 MORE_NODES = [64, 128]  # the jobs have more ranges than the engine puts in order itself
-PARTNERS = [1, 2, 4]  # instead of 8: the flows vary while nodes and bytes do not
+PARTNERS = [1, 2, 4]  # instead of 8; only the number of flows varies, not that of nodes and bytes
 PARTNERS_NODES = 16
 EXCHANGE_BYTES = 128 << 10  # the default of the program; 8 chunks
-LONGER = [4, 16]  # times as many bytes and chunks of the same flows: over all rails, where the others go over one
+LONGER = [4, 16]  # times as many bytes and chunks in the same flows; they use all rails, the other cases one
 LONGER_NODES = 8
 BROKEN_DOWN = 32
 TOP = 10
@@ -40,7 +40,7 @@ LARGEST = MORE_NODES[-1]
 
 
 class Profile:
-    """Callgrind's file: instructions by function, in it alone and with what it calls, and allocations by place."""
+    """Callgrind's file: instructions by function, without and with those of its callees, and allocations by place."""
 
     def __init__(self, path, counts):
         self.own, self.inclusive, self.allocations = (collections.Counter() for _ in range(3))
@@ -56,7 +56,7 @@ class Profile:
                 cost = int(line.split()[1]) / counts["jobs"]
                 self._add(function, callee if called else None, cost)
                 called = False
-        # Each call of operator new takes as many instructions as any other.
+        # All calls of operator new take the same number of instructions, so these divide the allocations by place.
         of_all = sum(self.allocations.values()) or 1
         for place in self.allocations:
             self.allocations[place] *= counts["allocations"] / of_all
@@ -123,7 +123,7 @@ def fitted(coefficients, row):
 
 
 def fit(rows, values):
-    """Coefficients, and the largest relative difference between a value and what they give."""
+    """Coefficients, and the largest relative difference between a value and the fitted one."""
     coefficients = least_squares(rows, values)
     return coefficients, max(abs(fitted(coefficients, row) / value - 1) for row, value in zip(rows, values))
 
@@ -137,7 +137,7 @@ def measure(options):
     cases = {f"nodes={nodes}": [f"nodes={nodes}"] for nodes in NODES + MORE_NODES}
     cases |= {f"partners={count}": [f"nodes={PARTNERS_NODES}", f"partners={count}"] for count in PARTNERS}
     cases |= {f"bytes x {times}": [f"nodes={LONGER_NODES}", f"exchange_bytes={times * EXCHANGE_BYTES}"] for times in LONGER}
-    # Under callgrind the largest world takes most of the time: it begins first.
+    # The largest worlds begin first, because they take most of the time under callgrind.
     longest = sorted(cases, key=lambda name: "nodes=128" not in cases[name] and "nodes=64" not in cases[name])
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         runs = {name: pool.submit(counted, cases[name]) for name in longest}
@@ -164,7 +164,7 @@ def measure(options):
     room = 4 + 2 * (LARGEST - 1)
     how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {NODES[-1]} nodes, under callgrind, of what the engine's "
            f"thread does for one job; largest difference {100 * residual:.1f} %")
-    # The allocator looks for room in a heap that rails, with their chunks, use as well.
+    # Leaves out the allocator, whose search for free memory depends on the chunks that rails have in the same heap.
     (short, _), (long, chunks), (longest, most_chunks) = [
         (each["instructions"] - each["allocator"], each["chunks"]) for each in (
             measured[name] for name in (f"nodes={LONGER_NODES}", *(f"bytes x {times}" for times in LONGER)))]

@@ -133,8 +133,9 @@ def quantile(values, part):
 
 
 def cost_of_a_rail(pair, four, part, fail):
-    """The cost of a rail that fails after `part` of the `four` seconds of an undisturbed job: the seconds that the job
-    takes longer than its rest needs over one rail less."""
+    """The cost of a rail that fails in mid-job, in seconds. `four`: seconds of an undisturbed job over four rails. The
+    rail fails after `part` of them. The cost is the time beyond that which the rest of the job needs over three
+    rails."""
     begin = pair.start()
     time.sleep(four * part)
     fault = time.monotonic()

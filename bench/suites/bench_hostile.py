@@ -10,9 +10,9 @@ from lab import Lab
 
 ROUNDS, JOBS = 10, 5
 PER_SECOND, HELD = 500, 200
-# Reads "on" and "off" lines; between them makes PER_SECOND connections a second, in turn to each address or path, with
-# noise, with nothing, or with a beginning that comes byte by byte: a link's at the first address, else HTTP/2's. Holds the latest
-# HELD of them. At "off" says how many it made.
+# Reads the lines "on" and "off". Between them it makes PER_SECOND connections a second, to each address or path in
+# turn. A connection sends noise, nothing, or a valid beginning byte by byte: that of a link at the first address, that of
+# HTTP/2 at the others. The latest HELD connections stay open. At "off" it prints how many it has made.
 ATTACKER = """
 import collections, contextlib, random, select, socket, sys, time
 per_second, hold, targets = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -69,7 +69,7 @@ class Attacker(Helper):
 
 
 def block(pair, attacker, attacked):
-    """Median time of JOBS jobs, and the number of connections made meanwhile."""
+    """Median time of JOBS jobs, and the number of connections made during them."""
     if attacked:
         attacker.say("on")
     times = [pair.job() for _ in range(JOBS)]

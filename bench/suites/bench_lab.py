@@ -8,12 +8,12 @@ NODES, RAILS, RATE = 4, 4, "200mbit"
 RUNS = 10
 PER_RANK = "16MiB"
 SMALL = "1MiB"
-SLOW_RAIL, HALF_RATE, SLOW_WARM_UP = 2, "100mbit", 4  # steps until plans go by what rails deliver
+SLOW_RAIL, HALF_RATE, SLOW_WARM_UP = 2, "100mbit", 4  # steps until plans use the measured speeds of rails
 
 
 def runs(name, latency, arguments, repeat, target, what, per_rank=PER_RANK, slow=False):
     """Replays `repeat` steps of a workload on a new fabric. Returns the median of their time over the bound. `slow`:
-    one rail of every node has half the speed that the daemons are told, and the bound is that of what is left."""
+    one rail of every node has half of its configured speed, and the bound uses the real speeds of the rails."""
     with Lab(NODES, RAILS, RATE, latency) as fabric:
         with Cluster(Settings(NODES, RAILS, RATE), addresses=fabric) as cluster:
             warm_up = ["--warmup", SLOW_WARM_UP] if slow else []

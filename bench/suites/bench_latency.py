@@ -1,4 +1,4 @@
-"""Time of small all-to-all jobs beside Open MPI over TCP and beside a bare chain of as many thread wakes and flights.
+"""Time of small all-to-all jobs beside Open MPI over TCP and beside a bare chain of as many thread wakes and messages.
 
 All run on loopback, unshaped, in turns. `--before BUILD` adds a build of another version of this project, which must have
 `bench/latency/bench_rank`.
@@ -42,7 +42,7 @@ class Ranks:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent) for rank in range(world)]
 
     def __enter__(self):
-        self._answers()  # each says that it has joined
+        self._answers()  # each rank reports that it has joined
         return self
 
     def __exit__(self, *_):
@@ -91,7 +91,7 @@ def chain(nodes, ranks, size):
 def open_mpi(program, nodes, ranks, size):
     world = nodes * ranks
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as matrix:
-        # A matrix of ranks: what each sends to all others, those of its node included.
+        # A matrix of ranks: each sends equal parts to all others, those of its node included.
         for rank in range(world):
             print(",".join(str(0 if rank == other else size // (world - 1)) for other in range(world)), file=matrix)
         matrix.flush()

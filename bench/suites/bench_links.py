@@ -26,7 +26,7 @@ def ran(command, **how):
 
 
 def round_trips(repeat, processors):
-    """For each way the medians of p50, of p99 and of the ratio of p50 to the bare sockets' p50."""
+    """The medians of p50, of p99 and of the ratio of p50 to the bare sockets' p50, for each way."""
     runs = [json.loads(ran([PROGRAM, "round_trips", MESSAGES, *WAYS],
                            preexec_fn=lambda: os.sched_setaffinity(0, processors)).stdout) for _ in range(repeat)]
     out = {way: {key: median([run[way][key] for run in runs]) for key in ("p50_us", "p99_us", "ratio")} for way in WAYS}

@@ -58,7 +58,7 @@ class Scraper(Helper):
 
 def block(pair, scraper, count):
     """Median time of JOBS jobs, with `count` scrapes spread over them."""
-    pause = JOBS * pair.usual / SCRAPES * 0.7  # the scrapes themselves take the rest
+    pause = JOBS * pair.usual / SCRAPES * 0.7  # the scrapes themselves take the other 0.3
     scraper.start(count, pause)
     times = [pair.job() for _ in range(JOBS)]
     scraper.finish(count)

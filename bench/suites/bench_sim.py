@@ -1,7 +1,8 @@
 """The simulator's completion times beside those of the daemons on an emulated fabric of 4 nodes x 4 rails. Needs root.
 
-Both get the same matrices of bytes between ranks. The prediction is `railsctl sim` in packet mode at the speed that headers
-leave, less what the shapers let through at once, times one factor: measured over predicted time of the calibration case.
+Both get the same matrices of bytes between ranks. The prediction is the time of `railsctl sim` in packet mode at the
+speed that headers leave, minus the time of one burst of the shapers. All predictions are then multiplied by one factor:
+measured over predicted time of the calibration case.
 """
 
 import dataclasses
@@ -21,14 +22,14 @@ from peers.fabric import PeerLab
 from sim_plot import plot, table
 
 RUNS = 5  # steps of a case
-TARGET = 0.05  # most that prediction and measurement may differ
-WARM_UP, SLOW_WARM_UP = 2, 4  # steps before those that count; a slow rail's plans go by what it delivers from the fourth on
+TARGET = 0.05  # largest allowed difference of prediction and measurement
+WARM_UP, SLOW_WARM_UP = 2, 4  # steps that do not count; with a slow rail, plans use its measured speed after four steps
 PACKET = MTU - 52  # payload of a packet behind the headers of TCP over IPv4 with time stamps
 CALIBRATION = "permutation.lpt.4rank.16MiB"  # one sender for each receiver: what the emulation adds, without congestion
 BURST_BYTES = int(BURST.removesuffix("kb")) * 1024
-# The daemon's policy, and what the simulator calls it: there, `pinned` is NCCL's and crosses rails.
+# Maps policies of the daemon to their names in the simulator, where `pinned` is NCCL's policy, which crosses rails.
 POLICIES = {"lpt": "planner", "pinned": "own_rail"}
-SPREAD = 0.5  # of the logarithm of a rank's share of what its node sends and receives
+SPREAD = 0.5  # standard deviation of the logarithm of a rank's share of its node's bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ def quick_cases():
 
 
 def matrix_of(case, trace):
-    """Bytes between ranks. Ranks of a node differ, as those with popular experts do, except in `uniform`."""
+    """Bytes between ranks. Ranks of a node differ, as ranks with popular experts do, but not in `uniform`."""
     rows = matrices.matrix(case, trace)
     if case.workload == "uniform" or case.ranks == 1:
         return rows
@@ -74,7 +75,7 @@ def matrix_of(case, trace):
 
 
 def latency_of(ranks):
-    """Longest queue of the shapers, as a time. More flows need more, or else the shapers drop."""
+    """Longest queue of the shapers, as a time. The shapers drop packets of many flows if it is short."""
     return "400ms" if ranks > 1 else "100ms"
 
 
