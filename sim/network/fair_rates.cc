@@ -44,6 +44,7 @@ void FairRates::CollectWeights(absl::Span<const uint32_t> active, absl::Span<con
   for (const uint32_t number : resources) {
     Resource& resource = resources_[number];
     resource.spare = resource.capacity;
+    resource.taken = 0;
     resource.rising = 0;
     resource.rising_flows = 0;
   }
@@ -101,7 +102,7 @@ void FairRates::SetRate(Flow* flow, double level, double end) {
 }
 
 void FairRates::Release(uint32_t flow, double rate) {
-  ForEachResource(flows_[flow], [rate](Resource& resource) { resource.spare += rate; });
+  ForEachResource(flows_[flow], [rate](Resource& resource) { resource.taken = std::max(0.0, resource.taken - rate); });
 }
 
 void FairRates::Fill(uint32_t resource, double level) {

@@ -40,8 +40,8 @@ class FairRates {
   void Reserve(size_t flows) { flows_.reserve(flows); }
 
   double& capacity(uint32_t resource) { return resources_[resource].capacity; }
-  // Bytes per second that flows take of it.
-  double used(uint32_t resource) const { return resources_[resource].capacity - resources_[resource].spare; }
+  // Bytes per second that flows take of it, ended ones included until Release().
+  double used(uint32_t resource) const { return resources_[resource].taken; }
 
   // When flows end at their rates, in seconds from Allocate() on; infinite for those without a rate.
   struct Ends {
@@ -69,11 +69,12 @@ class FairRates {
 
  private:
   struct Resource {
-    double capacity = 0, spare = 0;  // bytes per second
-    double rising = 0;               // weight of the flows that still rise
+    double capacity = 0, spare = 0, taken = 0;  // bytes per second
+    double rising = 0;                          // weight of the flows that still rise
     uint32_t rising_flows = 0;
     void Take(double weight, double rate) {
       spare -= rate;
+      taken += rate;
       rising -= weight;
       --rising_flows;
     }

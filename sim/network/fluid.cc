@@ -74,7 +74,7 @@ class FluidNetwork : public NetworkView {
   double Congestion(uint32_t transfer) const override { return resources_.IsSender(rates_.LimitOf(transfer)) ? 0 : 1; }
   double SpeedOf(size_t nic) const override { return periods_[period_].speeds[nic]; }
   double SendRate(size_t nic) const override {
-    return active_at_[nic] > 0 ? std::max(0.0, rates_.used(static_cast<uint32_t>(nic))) : 0;
+    return active_at_[nic] > 0 ? std::min(rates_.used(static_cast<uint32_t>(nic)), SpeedOf(nic)) : 0;
   }
   uint64_t PostedBytes(size_t) const override { return 0; }
   void Move(uint32_t transfer, double bytes, const Path& to) override;
@@ -116,12 +116,12 @@ class FluidNetwork : public NetworkView {
   std::vector<Plane> planes_;
   std::vector<uint32_t> group_of_node_, group_of_rail_;
   size_t rail_groups_ = 0;
-  std::vector<uint32_t> changed_;                  // planes
-  std::vector<std::pair<double, uint32_t>> ends_;  // a heap of planes by next_end, the soonest first; some are stale
-  std::vector<uint32_t> active_at_;                // by sending NIC: flows
-  std::vector<double> unused_;  // by resource: part of rate x step that flows did not need before they ended
+  std::vector<uint32_t> changed_;                   // planes
+  std::vector<std::pair<double, uint32_t>> ends_;   // a heap of planes by next_end, the soonest first; some are stale
+  std::vector<uint32_t> active_at_;                 // by sending NIC: flows
+  std::vector<double> unused_;                      // by resource: bytes of rate x step after the ends of flows
   std::vector<std::pair<uint32_t, double>> ended_;  // flows that end in the present step, and when
-  // Flows that have ended, and the rates that SendRate() still tells when policies are asked at that time.
+  // Flows that have ended, and their rates. SendRate() of a NIC with other flows includes them until the time goes on.
   std::vector<std::pair<uint32_t, double>> released_;
   std::vector<size_t> idle_;                 // NICs that have just ended their last flow
   bool indexed_ = false;                     // the two tables below are filled
