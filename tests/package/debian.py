@@ -236,6 +236,7 @@ class Machine:
         return output
 
     def journal(self):
+        self.try_("journalctl", "--sync")  # or else what a service has just said may not be stored
         return self.try_("journalctl", "-u", "railsd", "-n", "60", "--no-pager", "-o", "cat")[1]
 
     def show(self, prop, unit="railsd"):

@@ -90,7 +90,8 @@ class Injector:
 
     def mend(self):
         """Everything is whole again; the daemons may still be finding each other."""
-        for _, mend, fault in self._mends:
+        # Daemons are started last, because each needs the addresses of its rails.
+        for _, mend, fault in sorted(self._mends, key=lambda entry: entry[2].kind == "daemon killed"):
             mend()
             fault.end = time.monotonic()
         self._mends = []

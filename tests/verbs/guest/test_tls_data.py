@@ -51,10 +51,13 @@ class Records(TlsDataTest):
     settings = settings("kernel")
 
     def test_a_replay_is_verified(self):
-        before = kernel_counts()
-        # Both ends of one connection for each rail and ordered pair of nodes.
-        self.assertGreaterEqual(before["TlsCurrTxSw"], 4 * RAILS)
-        self.assertEqual(before["TlsCurrTxSw"], before["TlsCurrRxSw"])
+        def encrypted():
+            """The counters, once both ends of one connection for each rail and ordered pair of nodes have keys. The end
+            that accepts takes its keys after the other one has reported the rail as up."""
+            counts = kernel_counts()
+            return counts if counts["TlsCurrTxSw"] >= 4 * RAILS and counts["TlsCurrTxSw"] == counts["TlsCurrRxSw"] else None
+
+        before = harness.eventually(encrypted, kernel_counts)
         self.assertLess(self.calls_by_chunk(), 8)
         after = kernel_counts()
         self.assertEqual(after["TlsDecryptError"], before["TlsDecryptError"])

@@ -29,24 +29,37 @@ class RingTest : public GroupTest {
     for (size_t i = 0; i < ranges; ++i) exchange.sends[0].ranges.push_back({send_, 1000 + i % 10'000, 1 + i % 100});
     return exchange;
   }
-  // How often threads of the client have gone to sleep. One that sleeps all the time does not count up.
-  static uint64_t Sleeps() {
+  // How often threads of the client have gone to sleep. One that sleeps all the time does not count up. `awake` counts
+  // threads that do not sleep now.
+  static uint64_t Sleeps(int* awake = nullptr) {
     uint64_t sleeps = 0;
     for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
       std::ifstream name(thread.path() / "comm"), status(thread.path() / "status");
       std::string line;
       if (!std::getline(name, line) || line.rfind("rails-", 0) != 0) continue;
       while (std::getline(status, line)) {
-        const std::string field = "voluntary_ctxt_switches:";
+        const std::string state = "State:\t", field = "voluntary_ctxt_switches:";
+        if (awake != nullptr && line.rfind(state, 0) == 0 && line[state.size()] != 'S') ++*awake;
         if (line.rfind(field, 0) == 0) sleeps += std::stoull(line.substr(field.size()));
       }
     }
     return sleeps;
   }
-  // Waits until the threads of the client sleep, then counts their sleeps for some time.
+  // Waits until all threads of the client have slept for some time. Returns their sleeps so far.
+  static uint64_t SleepsOnceIdle() {
+    uint64_t sleeps = 0;
+    EXPECT_TRUE(Until([&sleeps] {
+      int awake = 0;
+      const uint64_t before = Sleeps(&awake);
+      absl::SleepFor(absl::Milliseconds(100));
+      sleeps = Sleeps(&awake);
+      return awake == 0 && sleeps == before;
+    }));
+    return sleeps;
+  }
+  // Counts sleeps of the client's threads for some time, once they are idle.
   static uint64_t SleepsWhileIdle() {
-    absl::SleepFor(absl::Milliseconds(100));
-    const uint64_t before = Sleeps();
+    const uint64_t before = SleepsOnceIdle();
     absl::SleepFor(absl::Milliseconds(300));
     return Sleeps() - before;
   }
@@ -114,8 +127,7 @@ TEST_F(RingTest, NoThreadWakesWhileNothingHappens) {
 
 // Jobs whose callers wait wake no thread of the client.
 TEST_F(RingTest, AWaitingThreadIsWokenWithoutAnotherThread) {
-  absl::SleepFor(absl::Milliseconds(50));
-  const uint64_t before = Sleeps();
+  const uint64_t before = SleepsOnceIdle();
   for (int i = 0; i < 100; ++i) {
     auto job = Submit();
     daemon_->FinishJob(job->seq());
