@@ -293,21 +293,28 @@ class Cluster:
 
     def overview(self, node):
         """The state that the daemon's page shows, in the form of `railsctl --json`: status, rails, peers, jobs. Use it
-        for polling, because it starts no process."""
+        for polling, because it starts no process. Asks again while the daemon's engine is too late for the page."""
+        deadline = time.monotonic() + 60
+        while True:
+            status, body = self._page(node)
+            if status == 200:
+                return json.loads(body)
+            if status != 503 or time.monotonic() > deadline:
+                raise ClusterError(f"no overview of {node.name}: {status} {body.decode(errors='replace')}")
+
+    def _page(self, node):
+        """Status and body of the page's JSON."""
         connection = http.client.HTTPConnection(self.addresses.metrics(node.index), timeout=60)
         try:
             with self.addresses.reach(node.index):
                 connection.connect()
             connection.request("GET", "/api/v1/status")
             answer = connection.getresponse()
-            body = answer.read()
+            return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise ClusterError(f"no overview of {node.name}: {error}") from error
         finally:
             connection.close()
-        if answer.status != 200:
-            raise ClusterError(f"no overview of {node.name}: {answer.status} {body.decode(errors='replace')}")
-        return json.loads(body)
 
     def ctl_json(self, node, *arguments):
         run = self.ctl(node, *arguments, "--json")

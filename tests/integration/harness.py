@@ -274,10 +274,14 @@ class ClusterTest(unittest.TestCase):
         return not status["sessions"] and not status["groups"] and not int(status["jobs_active"])
 
     def scrape(self, node):
-        """The daemon's answer to a scrape."""
+        """The daemon's answer to a scrape, whole: it lacks families while the daemon's engine is too late."""
         address = self.cluster.addresses.metrics(node)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            return answer.read().decode()
+
+        def whole():
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+                text = answer.read().decode()
+            return None if "\nrailsd_scrape_failed 1\n" in text else text
+        return eventually(whole, f"n{node} answers a scrape in time")
 
     def sample(self, text, name, **labels):
         """Sum of the samples of one metric with these labels."""

@@ -109,6 +109,8 @@ class Descriptors(harness.ClusterTest):
         self.node = self.cluster.nodes[0]
         self.held = contextlib.ExitStack()
         self.addCleanup(self.held.close)
+        self.wait_idle()
+        harness.eventually(lambda: harness.footprint(self.node.pid)["mapped"] == 0, "segments of the last test are unmapped")
         self.before = self.kinds()
         self.sent = set()  # names in /proc of the sent descriptors
 

@@ -34,7 +34,10 @@ class Nodes(harness.FabricTest):
         return examine([*self.lab.command(0), self.cluster.railsctl], "--cluster", where, *arguments)
 
     def well(self):
-        return eventually(lambda: self.doctor()[0] == 0, lambda: f"all is well: {self.doctor()}")
+        def all_up():
+            code, report = self.doctor()
+            return code == 0 and all(rail["paths_up"] == rail["paths"] for rail in report["rails"])
+        eventually(all_up, lambda: f"all is well: {self.doctor()}")
 
     def test_a_healthy_cluster(self):
         self.well()

@@ -86,7 +86,7 @@ class Outside(harness.ClusterTest):
         group = re.findall(r"info job_done group=(\S+)", node.log.read_text())[-1]
         pattern = (
             rf"info job_done group={re.escape(group)} epoch=[0-9a-f]{{16}}\.\d+ seq=(\d+) tag=\d+ ranks=0,1 "
-            r"bytes_sent=(\d+) bytes_received=\d+ elapsed_seconds=0\.\d+ waiting_for_ranks_seconds=\S+ "
+            r"bytes_sent=(\d+) bytes_received=\d+ elapsed_seconds=\d+\.\d+ waiting_for_ranks_seconds=\S+ "
             r"waiting_for_peers_seconds=\S+ sending_seconds=\S+ receiving_seconds=\S+ bound_seconds=0\.\d+ "
             r"ratio_to_bound=\d+\.\d+\n")
 

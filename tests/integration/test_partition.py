@@ -14,12 +14,12 @@ from harness import MIB, clusters, eventually, join
 import lab as labs
 
 NODES, RAILS = 3, 4
-LENGTH = 48 * MIB  # takes over half a second, so that the cut comes during the job
+LENGTH = 48 * MIB  # takes two seconds, so that the cut comes during the job
 POISON = 9
 
 
 class Partition(harness.FabricTest):
-    settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "3s"}})
+    settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="50mbit", sections={"timeouts": {"peer_lost": "5s"}})
 
     def ports(self, node):
         """The switch's side of every link of a node, and its bridge."""

@@ -307,9 +307,9 @@ class Apart(ReplayTest):
         self.good_ends(processes)
 
     def test_ranks_that_never_come_are_named(self):
-        processes = [self.start(rank, "--join-timeout", "3s") for rank in (0, 2)]
-        for process, expected in zip(processes, ("railsctl: ranks 1 and 3 did not come within 3s",
-                                                 "railsctl: rank 0 says: ranks 1 and 3 did not come within 3s")):
+        processes = [self.start(rank, "--join-timeout", "10s") for rank in (0, 2)]
+        for process, expected in zip(processes, ("railsctl: ranks 1 and 3 did not come within 10s",
+                                                 "railsctl: rank 0 says: ranks 1 and 3 did not come within 10s")):
             code, out, errors = self.end(process)
             self.assertEqual((code, out), (1, ""))
             self.assertIn(expected, errors)

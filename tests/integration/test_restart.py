@@ -105,7 +105,7 @@ class Restart(harness.ClusterTest):
         self.assertTrue(all(rank.is_alive() for rank in self.ranks), [(r.round, r.end, r.died) for r in self.ranks])
 
     def stop(self):
-        last = max(rank.round for rank in self.ranks) + 4
+        last = max(rank.round for rank in self.ranks) + 20  # no rank comes there before all are told
         for rank in self.ranks:
             rank.last = last
         for rank in self.ranks:

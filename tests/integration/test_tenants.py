@@ -228,7 +228,7 @@ class Tenants(harness.ClusterTest):
 
 class Unknown(unittest.TestCase):
     def test_users_that_are_none_end_the_start(self):
-        settings = clusters.Settings(nodes=1, rails=1, patience=5,
+        settings = clusters.Settings(nodes=1, rails=1, patience=harness.PATIENCE,
                                      sections={"tenants": [{"name": "a", "users": ["no-such-user"]}]})
         cluster = clusters.Cluster(settings, build=harness.BUILD)
         with self.assertRaises(clusters.ClusterError) as failed, cluster:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -100,8 +101,8 @@ class Top(harness.ClusterTest):
             # A drained rail is shown as drained, until it is undrained.
             self.addCleanup(self.cluster.ctl, node, "undrain", "rail2")
             self.cluster.ctl_json(node, "drain", "rail2")
-            shown = self.sees(terminal, "n0: 3 of 4 rails up (rail2 DRAINED), ")
-            self.assertRegex(shown, r"(?m)^rail2  DRAINED .*\n +\S.*$")
+            self.sees(terminal, "n0: 3 of 4 rails up (rail2 DRAINED), ")
+            eventually(lambda: re.search(r"(?m)^rail2  DRAINED .*\n +\S.*$", terminal.show()), terminal.show)
             self.cluster.ctl_json(node, "undrain", "rail2")
             self.sees(terminal, "n0: 4 of 4 rails up, ")
             # Pause and continue; another interval; a smaller terminal; then quit.
