@@ -1,9 +1,10 @@
 // The data plane of one node, as the daemon sees it: sessions, segments, groups, jobs, peers, rails.
 //
 // Every method may be called from any thread and never blocks for a peer: it queues a command for the engine's thread.
-// When too many calls wait, a call gets RESOURCE_EXHAUSTED at once, on the caller's thread: as the value of Submit() or
-// Prepare(), whose callback is then never called, or through the callback. Otherwise callbacks run on the engine's
-// thread. They must not block, and each is called exactly once.
+// When too many calls wait, a call that trainers make (all but CloseSession()), DrainRail() or Explain() gets
+// RESOURCE_EXHAUSTED at once, on the caller's thread: as the value of Submit() or Prepare(), whose callback is then
+// never called, or through the callback. Otherwise callbacks run on the engine's thread. They must not block, and each
+// is called exactly once.
 #ifndef RAILSD_AGENT_AGENT_H_
 #define RAILSD_AGENT_AGENT_H_
 
@@ -86,7 +87,7 @@ struct AgentOptions {
   uint32_t explained_jobs = 16;                      // finished jobs that Explain() finds; 0: not even running ones
   absl::Duration rail_handshake = absl::Seconds(3);  // limit for dialling or accepting a connection of a rail over TCP
   std::vector<TenantOptions> tenants;
-  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // counts by limit
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // refusals, by limit
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -143,13 +144,14 @@ struct RailView {
   uint32_t peers_up = 0;       // connected, and not drained at their end
   uint32_t peers_drained = 0;  // drained at their end, connected or not
   RailHealthView health;
-  uint64_t queued_bytes = 0;      // planned, not posted
-  uint64_t in_flight_bytes = 0;   // posted, not acknowledged
-  uint64_t window_bytes = 0;      // that may be in flight to one peer
-  uint64_t sleeps = 0;            // how often its thread has slept
-  uint64_t planned_bytes = 0;     // bytes that plans have put onto the rail
-  uint64_t planned_rx_bytes = 0;  // bytes that peers' plans have put onto it towards this node, as READYs tell
-  uint64_t returned_chunks = 0;   // posted when a connection failed; sent again unless they had arrived
+  uint64_t queued_bytes = 0;     // planned, not posted
+  uint64_t in_flight_bytes = 0;  // posted, not acknowledged
+  uint64_t window_bytes = 0;     // that may be in flight to one peer
+  uint64_t sleeps = 0;           // how often its thread has slept
+  uint64_t planned_bytes = 0;    // bytes that plans have put onto the rail
+  // Bytes that peers' plans have put onto it towards this node, as READYs tell. A READY does not count its own job.
+  uint64_t planned_rx_bytes = 0;
+  uint64_t returned_chunks = 0;  // posted when a connection failed; sent again unless their whole exchange had arrived
   size_t command_depth = 0, event_depth = 0;
   RailCounts counts;  // the bytes are those of jobs, each counted once
   RailDevice device;  // of rails over verbs
@@ -271,9 +273,9 @@ class Agent : public EventHost {
 
   // Jobs. Submit() checks the ranges on the caller's thread. `done` gets OK when the submission is accepted, or was
   // accepted before with the same content. Otherwise it gets the reason for the refusal: ALREADY_EXISTS if the number
-  // was taken with other content, ABORTED if a later attempt has been answered. Submit() returns RESOURCE_EXHAUSTED
-  // when too many calls wait; then `done` is never called. Wait() answers with the report when the rank's part is
-  // terminal, or with the part's state when `timeout` passes.
+  // was taken with other content, ABORTED if a later attempt has been answered, or if the group is broken and
+  // replayable. Submit() returns RESOURCE_EXHAUSTED when too many calls wait; then `done` is never called. Wait()
+  // answers with the report when the rank's part is terminal, or with the part's state when `timeout` passes.
   virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
   // True when the session's jobs under way use so few ranges that a short submission can be checked quickly.
   virtual bool IsQuickToCheck(SessionId session) const = 0;

@@ -39,7 +39,7 @@ struct GroupJoin {
   Recovery recovery;
   JobSeq next_seq{1};  // the first job that the rank has not finished, over all epochs so far
 };
-// Sent to every peer: the join is over, because it was given up or a commit has answered it.
+// Sent to every peer: the join is over, because it was given up or refused, or because a commit has answered it.
 struct GroupLeave {
   GroupKey key;
   Rank rank;

@@ -14,7 +14,8 @@
 namespace railsd {
 namespace {
 
-// The most joins of one other node that wait for rank 0: a bound on what a peer can make this node store.
+// The most joins of one other node that this node remembers until their groups form: a bound on what a peer can make
+// this node store.
 constexpr size_t kMaxRemoteJoins = 1 << 14;
 
 // Sends a commit to all peers. A commit names the node of each rank, so it may be longer than a peer takes. Then the

@@ -194,7 +194,7 @@ class GroupTable {
   bool EndMembership(Group& group, Rank rank);
   void TellBroken(const Group& group, std::optional<PeerIndex> except = std::nullopt);
   std::vector<Group*> With(PeerIndex peer) const;
-  // Call after a group with these peers has formed, broken or gone.
+  // Call after a group with these peers has formed, has been broken or is gone.
   void UpdatePatience(const std::vector<PeerIndex>& with);
   void AnswerJoins(const GroupCommit& commit, Forming& forming);
   bool HasAllLocals(const GroupCommit& commit, const Forming& forming) const;

@@ -421,7 +421,7 @@ void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
   job.closed_by = peers_.Get(exchange.peer).node;
   job.abort_expected_by = now_ + kAbortPatience;
   Sooner(job.abort_expected_by);
-  // In a group that goes on without lost nodes, the peer may have left this node out: only their exchange stops.
+  // In a group that goes on without lost nodes, the peer may have left this node out: then only this exchange stops.
   const Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && group->recovery.policy == RecoveryPolicy::kDegrade) return exchange.out.Stop();
   for (Exchange& other : job.exchanges) other.out.Stop();

@@ -304,7 +304,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
   const bool comparable = job->started && !job->building && !job->aborting();
-  if (!job->started && !job->aborting()) {  // a started job compares it before holding it for long
+  if (!job->started && !job->aborting()) {  // a started job holds it only until its streams are built
     absl::Status held = CheckReadyFlows(message, *group->layout, from);
     if (held.ok()) held = held_readys_.Hold(message, from, peers_.self(), exchange);
     if (!held.ok()) {

@@ -69,7 +69,7 @@ class JobTable {
   // Ends the unfinished jobs of a session that ends, also those of epochs that are over.
   void AbortSession(SessionId session, const absl::Status& why);
 
-  // Messages of peers. False: the job is not known; the caller counts it.
+  // Messages of peers. False: the message does not fit a known job, or comes too late; the caller counts it as ignored.
   bool OnMessage(const Peer& from, Ready&& message);
   bool OnMessage(const Peer& from, LateGrant&& message);
   bool OnMessage(const Peer& from, Tally&& message);

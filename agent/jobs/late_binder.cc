@@ -47,7 +47,7 @@ bool LateBinder::Feed(size_t dry) {
   }
 }
 
-// The exchange of the highest priority, and among those with most left on `worst`, that can be moved to `dry`.
+// The exchange of the highest priority that can be moved to `dry`; among several, the one with most left on `worst`.
 Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
   Sending* best = nullptr;
   std::pair<uint32_t, uint64_t> most;

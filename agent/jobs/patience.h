@@ -22,8 +22,8 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
                                                             const ExchangeContext& context, absl::Time now,
                                                             absl::Time* next);
 
-// Call when a round begins. UNAVAILABLE when several rounds have begun and the receiver has accepted no byte since the
-// first. A slow network begins no round, nor does the wait for a rail.
+// Call when a round begins. UNAVAILABLE when several rounds have begun and the receiver has accepted no byte for as
+// long as the group's jobs wait for a rail to a peer. A slow network begins no round, nor does the wait for a rail.
 absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchange& exchange,
                             const ExchangeContext& context);
 

@@ -24,11 +24,12 @@ class Rehomer {
     std::function<void(NodeJob&, absl::Status)> fail;
     // The peer has answered for the exchange: it may go on, or be done.
     std::function<void(NodeJob&, Exchange&)> answered;
-    // Call AskMarked() again at that time.
+    // The owner must call AskMarked() again at that time.
     std::function<void(absl::Time)> again;
-    // True when the peer has ranks in the job's group, and the group does not go on without it.
+    // True when the peer has ranks in the job's group, and the group does not go on without it. True also if the group
+    // is forgotten.
     std::function<bool(const Peer&, JobKey)> may_ask;
-    // Outcome of a job that this node does not have any more.
+    // Outcome of a job that this node does not have, because the job has ended or is not known.
     std::function<Rehomed::State(JobKey)> outcome;
   };
   Rehomer(const ExchangeContext* context, Outbox* outbox, JobMap* jobs, Calls calls)

@@ -49,7 +49,7 @@ class Sending {
   RailMask Usable() const;
   // Rails that may be given work now.
   RailMask Targets() const { return context_.peer(peer()).Targets(Usable()); }
-  // Gives the plan to the rails. `by_flow`: the offset of a run counts from the begin of its flow. Call after
+  // Gives the plan to the rails. `by_flow`: the offset of a run counts from the beginning of its flow. Call after
   // TakeGrant().
   void Start(absl::Span<const PlanRun> runs, bool by_flow);
   bool started() const { return started_; }

@@ -46,7 +46,7 @@ struct Submission {
   // Not 0: a prepared exchange of the session gives the ranges, and `sends` and the other lists are empty.
   PreparedId prepared = {};
   // The length of each flow of the prepared exchange, in its order, sends first: a flow uses that many bytes from the
-  // begin of its ranges. Empty: all bytes. Only read during Submit().
+  // beginning of its ranges. Empty: all bytes. Only read during Submit().
   absl::Span<const uint64_t> lengths_bytes = {};
 };
 

@@ -14,9 +14,9 @@ constexpr int kPipeBytes = 1 << 20;
 }  // namespace
 
 ssize_t GuardedCopy::Copy(absl::Span<const iovec> from, absl::Span<const iovec> to) {
-  // The kernel checks every page of both sides. It never refuses a copy within a process, but a seccomp filter may. It
-  // pins the pages of the remote side for each piece, which takes some 25 times as long as the copy of a short piece.
-  // The side with more pieces is therefore the local one.
+  // The kernel checks every page of both sides. It never refuses a copy within a process, but a seccomp filter may. The
+  // kernel pins the pages of the remote side for each piece, which takes some 25 times as long as the copy of a short
+  // piece. The side with more pieces is therefore the local one.
   const ssize_t copied = to.size() > from.size()
                              ? ::process_vm_readv(::getpid(), to.data(), to.size(), from.data(), from.size(), 0)
                              : ::process_vm_writev(::getpid(), from.data(), from.size(), to.data(), to.size(), 0);

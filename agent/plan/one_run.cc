@@ -8,7 +8,7 @@ namespace {
 
 uint64_t Backlog(const PlanRail& rail) { return std::max(rail.source_backlog_bytes, rail.destination_backlog_bytes); }
 
-// True when the rails differ only in the bytes that were planned on them before.
+// True when all rails are usable and of one speed, and their backlogs differ by less than the threshold.
 bool AreAlike(const Problem& problem, absl::Span<const PlanRail> rails) {
   const double speed = std::min(rails[0].source_speed, rails[0].destination_speed);
   uint64_t least = Backlog(rails[0]), most = least;

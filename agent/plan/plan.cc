@@ -170,8 +170,8 @@ PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured) 
   constexpr double kShareSeconds = 1e-6;
   const bool whole = static_cast<double>(exchange.bytes) <= kShareSeconds * exchange.speeds_bytes_per_s;
   if (configured.policy == Policy::kLpt && whole) configured.policy = Policy::kLptFlow;
-  // The sum of both places spreads the senders of a receiver evenly over its rails. If the rails divide the nodes, the
-  // sender's own place counts; otherwise it is skipped, which is nearly even.
+  // The sum of both places spreads the senders of a receiver evenly over its rails. If the number of rails divides the
+  // number of nodes, the sender's own place counts; otherwise it is skipped, which is nearly even.
   const bool skips = exchange.nodes % exchange.rails != 0 && exchange.destination > exchange.source;
   configured.first_rail =
       static_cast<uint32_t>((exchange.source + exchange.destination - (skips ? 1 : 0)) % exchange.rails);

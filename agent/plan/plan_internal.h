@@ -42,9 +42,9 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
 // Orders rails that are otherwise equal; the first one takes a plan of one run. The sender's total alone does not
-// decide: a destination that gets the same share of each job would get it over the same rail each time. Nor does the
-// least total decide before the turn: senders to one destination would meet on one of its rails as soon as one sender
-// has left its turn.
+// decide: otherwise a destination that gets the same share of each job would get it over the same rail each time. Nor
+// does the least total decide before the turn: otherwise senders to one destination would meet on one of its rails as
+// soon as one sender has left its turn.
 struct OneRunOrder {
   static constexpr double kRounding = 1e-6;  // of the run, at most
   struct Key {

@@ -58,7 +58,7 @@ class RailHealth {
  public:
   RailHealth(const HealthOptions& options, size_t rails);
 
-  // The link to the peer is up. If the boot id has changed, earlier failures do not count.
+  // The link to the peer is up. If the boot id has changed, earlier failures of the paths to the peer do not count.
   void OnPeerUp(PeerIndex peer, BootId boot);
   // The link to the peer has ended. Takes back the failures of rails that came with it.
   void OnPeerLost(PeerIndex peer);

@@ -60,7 +60,7 @@ struct RailProgress {
 
 // Late binding's choices, of the daemon and of the simulator alike. `at(rail)` is the progress of a rail.
 
-// The rail that would end last of the rails that lag, end after the dry one, and have may(rail) true; `dry` if there is
+// The rail that would end last among the rails that lag, end after the dry one and satisfy may(rail); `dry` if there is
 // none.
 template <typename At, typename May>
 size_t RailToRelieve(size_t rails, size_t dry, At at, May may) {

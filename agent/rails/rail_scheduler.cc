@@ -35,7 +35,7 @@ constexpr uint64_t kWindowsInAll = 2;
 constexpr uint64_t kYieldingPieces = 2;
 constexpr double kYieldingPart = 0.25;
 // Bytes in flight to a peer that is silent for so long do not count in the windows that others share. The time is twice
-// that of these windows, within these bounds; on a rail that works a peer waits for others no longer.
+// that of these windows, within these bounds. No peer waits longer than that for others on a rail that works.
 constexpr absl::Duration kStalled = absl::Milliseconds(100), kLongestStalled = absl::Seconds(1);
 // How long lower priorities pause, as a multiple of the time that their posted bytes need.
 constexpr int kPause = 2;

@@ -20,7 +20,7 @@ constexpr uint32_t kBelievedStretches = 3;
 constexpr double kFar = 0.25, kFall = 0.125, kRise = 0.25;
 // A stretch with less than this part of the typical bytes is left out: late binding moves such last bits of a job.
 constexpr double kLeastOfTypical = 0.25;
-// A slow rail keeps this part of its speed, enough to measure that it is fast again. Measurements older than
+// A slow rail keeps at least this part of its speed, enough to measure that it is fast again. Measurements older than
 // kMeasureKept do not count.
 constexpr double kLeastPart = 0.1;
 constexpr absl::Duration kMeasureKept = absl::Seconds(30);

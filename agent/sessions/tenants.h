@@ -46,7 +46,7 @@ class Tenant {
   // Bytes of one of its jobs have arrived at another node.
   void CountSent(size_t rail, uint64_t length_bytes);
 
-  // Use that exceeds a lowered quota already stays.
+  // Use that already exceeds a lowered quota stays.
   void Retune(const TenantOptions& options) {
     view_.quota = options.quota;
     view_.share = options.share;

@@ -64,7 +64,7 @@ struct SendOrder {
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;  // 0: a fence and nothing else
   uint64_t cookie = 0;        // comes back in the event
-  // The connection that the order is for (RailEvent::connection). If another one is up, the order ends as kNotSent.
+  // The connection that the order is for (RailEvent::connection). Unless this one is up, the order ends as kNotSent.
   uint64_t connection = 0;
   // Not 0: a fence of this weight follows the bytes. It arrives after all orders of the exchange that were posted to
   // this rail before it, and says that their bytes are in memory.

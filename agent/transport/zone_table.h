@@ -33,8 +33,8 @@ struct ReceiveZone {
 };
 
 // A slot has a gate. Rails enter it before each system call that writes into the zone and leave it after. A closed gate
-// admits no rail, so nothing writes into the zone any more once Close() finds the gate empty. Close() wakes no rail.
-// All operations on the gate are atomic.
+// admits no rail, so no rail writes into the zone any more once Close() finds the gate empty. Peers that have keys may
+// write until the zone is unbound. Close() wakes no rail. All operations on the gate are atomic.
 class ZoneTable {
  public:
   static constexpr size_t kSlots = 1 << 16;  // slot 0 is never used

@@ -43,7 +43,7 @@ void TcpRail::SetPeer(const RailPeer& config) {
     }
     return;
   }
-  if (peer != nullptr) {  // connections to and from the peer as it was known before end
+  if (peer != nullptr) {  // ends the connections to and from the peer as it was known before
     PeerDown(*peer, ESTALE);
     DropIncoming(*peer);
     acceptor_.Drop(peer->config.node);

@@ -249,7 +249,8 @@ TcpSender::Outcome TcpSender::Send(int socket, uint64_t budget_bytes, int* error
   return HasWork() ? Outcome::kMore : Outcome::kIdle;
 }
 
-// Settles an acknowledged frame, and ends its order if nothing else of the order is under way.
+// Settles an acknowledged frame. Ends its order if that was the order's last frame, or if the order was refused and no
+// other frame of it is under way.
 void TcpSender::SettleFrame(Frame& frame) {
   if (frame.order == kNoOrder) return;
   const uint32_t index = frame.order;

@@ -38,7 +38,8 @@ struct TcpOptions {
   // Data that the network (not the peer's process) has not acknowledged for so long, in spite of retransmissions, ends
   // its connection; 0: only `peer_silence` does.
   absl::Duration stall = absl::Milliseconds(400);
-  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // half-open connections that were ended
+  // Half-open connections that `max_half_open` or `handshake_time` has ended.
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
   // The kernel makes TLS records on every connection, each with keys of its own. CheckKernelTls() says whether the
   // kernel can. The other end must have the same setting.
   bool tls = false;

@@ -155,7 +155,7 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
   if (action.reply) SendState(endpoint);
 }
 
-// Looks for queue pairs that the device has put into error without an event. True if the endpoint was broken for one.
+// Looks for queue pairs that the device has put into error. True if the endpoint was broken for one.
 bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
   if (endpoint.phase != Endpoint::Phase::kLive) return false;
   for (const auto& lane : endpoint.lanes) {

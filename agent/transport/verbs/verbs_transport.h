@@ -30,8 +30,9 @@ struct VerbsOptions {
   SignalSink* signals = nullptr;     // outlives the transport
   absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
   absl::Duration max_back_off = absl::Seconds(1);
-  absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
-  absl::Duration progress_time = absl::Seconds(30);  // queue pairs without progress for so long are given up
+  absl::Duration drain_time = absl::Seconds(2);  // for the completions of a queue pair in error
+  // Endpoints whose outstanding work requests make no progress for so long are given up.
+  absl::Duration progress_time = absl::Seconds(30);
   // Called with a text when an endpoint fails or is refused, sizes were cut, or the port reports something. Runs on the
   // rail's thread (on the caller's during creation), never for an order, and not again while the text stays the same.
   // May be empty.

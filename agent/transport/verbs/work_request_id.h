@@ -8,8 +8,8 @@
 
 namespace railsd::verbs {
 
-// Names a queue pair of this rail. Queue pairs that follow get other ids, so a completion of a destroyed one finds
-// none.
+// Names a queue pair of this rail. Queue pairs that follow get other ids, so a completion of a destroyed queue pair
+// finds no queue pair.
 using LaneId = StrongId<class LaneIdTag, uint32_t>;
 
 struct WorkRequestId {
