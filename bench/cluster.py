@@ -274,7 +274,7 @@ class Cluster:
                 time.sleep(0.05)
 
     def _not_ready(self, node):
-        """Describes the missing links and rails; empty if the daemon is ready."""
+        """Describes the first missing link or rails; empty if the daemon is ready."""
         peers = {peer["node"]: peer for peer in self.overview(node)["peers"]}
         for other in self.nodes:
             if other is node or not other.running():

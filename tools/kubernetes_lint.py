@@ -52,7 +52,7 @@ def rule_text():
 
 
 class Overlay:
-    """The objects of one overlay, and the problems of them. Tests give their own `objects`."""
+    """The objects of one overlay, and their problems. Tests give their own `objects`."""
 
     def __init__(self, name, objects=None, components=()):
         self.name, self.objects = name, objects or kubernetes_merge.overlay(name, *components)

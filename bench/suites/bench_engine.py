@@ -56,7 +56,8 @@ class Profile:
                 cost = int(line.split()[1]) / counts["jobs"]
                 self._add(function, callee if called else None, cost)
                 called = False
-        # All calls of operator new take the same number of instructions, so these divide the allocations by place.
+        # All calls of operator new take the same number of instructions, so the instructions by place divide the
+        # counted allocations.
         of_all = sum(self.allocations.values()) or 1
         for place in self.allocations:
             self.allocations[place] *= counts["allocations"] / of_all

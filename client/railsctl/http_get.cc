@@ -134,7 +134,7 @@ class Fetcher {
     evkeyvalq* const headers = evhttp_request_get_output_headers(request);
     evhttp_add_header(headers, "Host", server.host.c_str());
     evhttp_add_header(headers, "Connection", "close");
-    // Owns the request from now on, also if it fails.
+    // libevent owns the request from here on, even if the call fails.
     if (evhttp_make_request(transfer.connection.get(), request, EVHTTP_REQ_GET, path_.c_str()) != 0 &&
         !transfer.answer) {
       transfer.answer = absl::UnavailableError(kNoConnection);

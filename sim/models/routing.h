@@ -39,8 +39,8 @@ struct LayerExchange {
 // Each group of nodes holds all experts once, with the same number on each node. A token stays in the group of its
 // sender. Unless `group_nodes` is set, a group has as many nodes as possible: at most all nodes, at most one node for
 // each expert, and at most so many that `node_limit` nodes still have top_k experts. The experts of a node are spread
-// over its GPUs. If a node has fewer experts than GPUs, several of its GPUs hold the same expert, and senders with
-// different indexes use different holders.
+// over its GPUs. If a node has fewer experts than GPUs, several of its GPUs hold the same expert, and a sender's index
+// in its node decides which of them it uses.
 //
 // INVALID_ARGUMENT: experts cannot lie evenly, more experts than fit into the GPUs, top_k above the experts or above
 // what `node_limit` nodes hold, or a size that is 0 or too large.

@@ -29,7 +29,7 @@ class NicSender {
   // Bytes were added to, or taken from, the bytes left of a connection of this NIC.
   void OnAdded(uint32_t connection, uint64_t bytes);
   void OnRemoved(uint32_t connection, uint64_t bytes);
-  // The path has died, or is alive again. OnDead() returns posted bytes that are not sent to the bytes left.
+  // The path has died, or is alive again. OnDead() counts bytes that were posted and not sent as left again.
   void OnDead(uint32_t connection, double now);
   void OnAlive(uint32_t connection);
   void OnAcknowledged(uint32_t connection, uint64_t bytes, double now);

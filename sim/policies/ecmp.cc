@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kCongestedPart = 0.5;
 constexpr uint32_t kCongestedRounds = 12;
-// A round trip in a network with short queues. Long exchanges have longer rounds, so that none has many more than
-// kPlbMostRounds.
+// A round trip in a network with short queues. Long exchanges have longer rounds: at most kPlbMostRounds in the time of
+// the bound.
 constexpr double kPlbRoundSeconds = 10e-6;
 constexpr double kPlbMostRounds = 500;
 

@@ -83,7 +83,7 @@ void DrawBand(const PointResult& point, const Timeline& timeline, const Layout& 
     std::vector<double> use;
     const double speed = point.rail_speeds[rail] * static_cast<double>(point.nodes) * timeline.bin_seconds;
     for (size_t bin = 0; bin < timeline.bins(); ++bin) {
-      // 1 is the rail's line rate. Only rounding can exceed it.
+      // 1 is the rail's speed at the start. Rounding, or a change to a higher speed, can exceed it.
       use.push_back(speed > 0 ? std::min(timeline.bytes[bin * timeline.rails + rail] / speed, 1.0) : 0);
     }
     const double top = y + layout.Row() * static_cast<double>(rail);

@@ -24,8 +24,8 @@ struct Traffic {
   uint64_t bytes_between_nodes = 0;
 };
 
-// Reads the file of the scenario, or draws the traffic. Errors of reading. INVALID_ARGUMENT: the file's size is not
-// that of the cluster, or the exchanges need too much memory.
+// Reads the file of the scenario, or draws the traffic. Returns errors of reading and drawing; INVALID_ARGUMENT: the
+// file's size is not that of the cluster, or the exchanges need too much memory.
 absl::StatusOr<Traffic> MakeTraffic(const Scenario& scenario);
 
 }  // namespace railsd::sim

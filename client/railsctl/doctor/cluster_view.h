@@ -30,7 +30,8 @@ class ClusterView {
   const ClusterPeer* entry(size_t from, size_t to) const;
   PathView path(size_t rail, size_t from, size_t to) const;
 
-  // Combines the views of both daemons. Bad: at least one of them reports it as down.
+  // Combines the views of both daemons. Bad: at least one of them reports it as down. A path that one of them reports
+  // as drained is unknown.
   Edge LinkBetween(size_t a, size_t b) const;
   Edge PathBetween(size_t rail, size_t a, size_t b) const;
 

@@ -20,7 +20,7 @@ using Align = Table::Align;
 
 constexpr size_t kTimelineColumns = 44;  // of the timeline
 constexpr double kNotableGap = 0.05;     // part of the job's time; smaller differences are not reported
-constexpr double kClockSteps = 1e-6;     // a bit more than the resolution of a double that counts seconds since 1970
+constexpr double kClockSteps = 1e-6;     // four times the resolution of a double that counts seconds since 1970
 constexpr double kEndless = std::numeric_limits<double>::infinity();
 
 const v1::ExchangePart* ExchangeWith(const v1::ExplainJobResponse& job, const std::string& node) {
@@ -103,7 +103,8 @@ std::vector<std::string> Silent(JobParts jobs) {
   return {nodes.begin(), nodes.end()};
 }
 
-// Says whose ranks submitted last, and which node ended last and why. Names no node for a gap below `notable_seconds`.
+// Says whose ranks submitted last, or only the gap if it is not above `notable_seconds`; which nodes were not asked;
+// and which node ended last, or has not ended, and why.
 std::string WhoWasLast(JobParts jobs, absl::Span<const double> begin, double notable_seconds) {
   size_t late = 0, last = 0;
   double first_submitted = kEndless;

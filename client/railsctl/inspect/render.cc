@@ -242,7 +242,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"FLAPS", Align::kRight},
                {"WHY"}});
   for (const auto& rail : rails.rails()) {
-    // When nodes start together, their first connects fail. Failures matter only while a peer is not connected.
+    // When nodes start together, some of their first connects fail. Failures matter only while a peer is not connected.
     const uint64_t failed_connects = Counter(rail, "refused_connections") + Counter(rail, "connect_failures");
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());

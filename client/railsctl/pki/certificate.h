@@ -25,7 +25,7 @@ struct Pair {
 absl::StatusOr<Pair> MakeAuthority(const std::string& name, const Validity& validity);
 
 // Makes a certificate for both ends of TLS with the DNS name `node`, signed by `authority`. It expires no later than
-// that of `authority`. INVALID_ARGUMENT: the node's name, or the contents of `authority`, is not valid.
+// the certificate of `authority`. INVALID_ARGUMENT: the node's name, or the contents of `authority`, is not valid.
 absl::StatusOr<Pair> IssueCertificate(const Pair& authority, const std::string& node, const Validity& validity);
 
 // Checks a node name as the daemon's configuration does: 1 to 253 letters, digits, '.', '_' and '-'.

@@ -32,7 +32,8 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 // Limit from a connection's start to its hello.
 constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 // Connections without a hello that are accepted, beyond one for each rank. More of them wait in the kernel's queue
-// until the oldest has been silent for kMaySilent; it is then refused to make room.
+// until the oldest has been silent for kMaySilent; the next connection then takes the place of the oldest, which is
+// refused.
 constexpr size_t kMaxUnknown = 64;
 constexpr absl::Duration kMaySilent = absl::Seconds(1);
 constexpr size_t kMaxReported = 100;  // refusals
@@ -65,7 +66,8 @@ void SetLimits(int fd) {
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
 }
 
-// Raises the limit of descriptors to the allowed most. Every rank needs one, and many systems allow 1,024 by default.
+// Raises the limit of descriptors to the highest that is allowed. Every rank needs one, and many systems allow 1,024 by
+// default.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
