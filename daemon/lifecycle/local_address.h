@@ -1,25 +1,16 @@
-// The addresses of this machine, and the addresses that a configuration selects by a network or an interface.
+// The addresses of this machine that a configuration selects by a network or an interface.
 #ifndef RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
 #define RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/net/local_addresses.h"
 
 namespace railsd {
 
-struct LocalAddress {
-  std::string interface, host;  // without the address's label; a link-local IPv6 address ends with its scope, "%eth0"
-  bool v4 = false;
-  uint32_t prefix_bits = 0;  // of its network
-};
-
 inline constexpr const char* kLoopback = "lo";
-
-// All IP addresses of this machine, in the kernel's order.
-std::vector<LocalAddress> LocalAddresses();
 
 // Finds `address` ("ip" or "ip:port") among the addresses of this machine; null: it is not there.
 const LocalAddress* FindAddress(const std::string& address, absl::Span<const LocalAddress> known);

@@ -15,7 +15,7 @@ namespace rails::ctl::doctor {
 using AddressesByInterface = std::map<std::string, std::vector<std::string>>;  // "eth0": "10.1.0.1/24", ...
 
 // The addresses in this process's network namespace.
-AddressesByInterface LocalAddresses();
+AddressesByInterface OwnAddresses();
 
 // collect_machine.cc
 std::vector<Interface> ReadInterfaces(const std::string& root, const AddressesByInterface& addresses);

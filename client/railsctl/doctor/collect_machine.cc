@@ -1,14 +1,9 @@
 // Reads network interfaces, memory and processors of the machine.
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <bitset>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -16,23 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/railsctl/doctor/collect.h"
+#include "common/net/local_addresses.h"
 
 namespace rails::ctl::doctor {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Bits of a netmask: 24 for 255.255.255.0.
-uint32_t PrefixBits(const sockaddr* mask) {
-  if (mask == nullptr) return 0;
-  const auto count = [](const void* bytes, size_t size) {
-    uint32_t bits = 0;
-    for (size_t i = 0; i < size; ++i) bits += std::bitset<8>(static_cast<const uint8_t*>(bytes)[i]).count();
-    return bits;
-  };
-  return mask->sa_family == AF_INET ? count(&reinterpret_cast<const sockaddr_in*>(mask)->sin_addr, sizeof(in_addr))
-                                    : count(&reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr, sizeof(in6_addr));
-}
 
 int ReadSetting(const std::string& root, const std::string& interface, const char* name) {
   int here = 0, all = 0;
@@ -81,19 +65,10 @@ std::vector<std::string> ListFolder(const std::string& path) {
   return names;
 }
 
-AddressesByInterface LocalAddresses() {
+AddressesByInterface OwnAddresses() {
   AddressesByInterface addresses;
-  ifaddrs* found = nullptr;
-  if (getifaddrs(&found) != 0) return addresses;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, &freeifaddrs);
-  for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char host[NI_MAXHOST];
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(entry->ifa_addr, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    addresses[entry->ifa_name].push_back(absl::StrCat(host, "/", PrefixBits(entry->ifa_netmask)));
+  for (const railsd::LocalAddress& own : railsd::LocalAddresses()) {
+    addresses[own.interface].push_back(absl::StrCat(own.host, "/", own.prefix_bits));
   }
   return addresses;
 }

@@ -89,7 +89,7 @@ doctor::Facts Collect(const Context& context, const WantedChecks& wanted) {
     facts.process = DaemonOf(facts.socket_dir);
   }
   doctor::LookUpPeers(&facts.config);
-  facts.machine = doctor::ReadMachine("", doctor::LocalAddresses());
+  facts.machine = doctor::ReadMachine("", doctor::OwnAddresses());
   facts.clock = doctor::ReadClock();
   facts.user = doctor::ReadUser();
   facts.own_memlock_bytes = doctor::OwnMemlockLimit();
