@@ -265,7 +265,7 @@ bool Engine::Dispatch(const Peer& from, ControlMessage&& message) {
         } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Abort>) {
           if (groups_.Find(m.job.epoch) != nullptr) return jobs_.OnMessage(from, std::move(m));
           const Epoch epoch = m.job.epoch;
-          // Nothing is posted here for an epoch that is not known yet or is forgotten.
+          // This node has posted no bytes for an epoch that it does not know, or has forgotten.
           if constexpr (std::is_same_v<M, Abort>) outbox_.Send(from.node, Quiesced{m.job, {}});
           KeepEarly(from, epoch, std::move(m));
           return true;

@@ -144,7 +144,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   const absl::Status* const tombstone = records_.Tombstone(key);
   if (tombstone != nullptr && !job.aborting()) job.failure = *tombstone;
   if (job.aborting()) {
-    // Nothing has used this rank's memory yet.
+    // The part can end at once: no copy or rail has used this rank's memory yet.
     FinishPart(job, part, job.failure);
     return Settle(job);
   }

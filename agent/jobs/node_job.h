@@ -191,7 +191,7 @@ struct NodeJob {
   bool HasUnendedPart() const {
     return std::any_of(parts.begin(), parts.end(), [](const RankPart* part) { return !part->terminal(); });
   }
-  // Nothing touches the memory of its ranks.
+  // True when no copy, rail or peer touches the memory of its ranks.
   bool Quiescent() const {
     return copies_running == 0 && !building && std::all_of(exchanges.begin(), exchanges.end(), [](const Exchange& e) {
              return e.in.quiet() && !e.out.held();

@@ -422,48 +422,47 @@ TEST_F(RendezvousTest, AddressesThatCannotBeUsedAreNamed) {
   EXPECT_THAT(Message(late), HasSubstr(FormatEndpoint(where) + ": Connection refused"));
 }
 
-TEST(Worker, ASilentRankZeroEndsTheWait) {
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  WorkerOptions worker;
-  worker.commands_fd = worker.events_fd = pair[1];
-  worker.patience = absl::Milliseconds(50);
-  const WorkerEnd end = RunWorker(worker);
-  EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.message, HasSubstr("rank 0 has been silent for 50ms"));
-  close(pair[0]);
-  close(pair[1]);
+// A worker whose commands come from this test.
+class WorkerTest : public ::testing::Test {
+ protected:
+  WorkerTest() {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    zero_ = UniqueFd(pair[0]);
+    end_ = UniqueFd(pair[1]);
+    worker_.commands_fd = worker_.events_fd = pair[1];
+    worker_.patience = absl::Seconds(20);
+  }
+  template <typename Part>
+  void Say(const Part& command) {
+    EXPECT_TRUE(WriteAll(zero_.get(), EncodeAs<Command>(command), absl::Seconds(20)).ok());
+  }
+  void EndsWith(const std::string& text) {
+    const WorkerEnd end = RunWorker(worker_);
+    EXPECT_EQ(end.exit_code, 1);
+    EXPECT_THAT(end.message, HasSubstr(text));
+  }
+
+  UniqueFd zero_, end_;  // of rank 0, and of the worker
+  WorkerOptions worker_;
+};
+
+TEST_F(WorkerTest, ASilentRankZeroEndsTheWait) {
+  worker_.patience = absl::Milliseconds(50);
+  EndsWith("rank 0 has been silent for 50ms");
 }
 
 // Any process that listens at the rendezvous may say anything.
-TEST(Worker, RankZeroCannotSayThatAllIsWellBeforeItIs) {
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  WorkerOptions worker;
-  worker.commands_fd = worker.events_fd = pair[1];
-  worker.patience = absl::Seconds(20);
-  ASSERT_TRUE(WriteAll(pair[0], EncodeAs<Command>(QuitCommand()), absl::Seconds(20)).ok());
-  const WorkerEnd end = RunWorker(worker);
-  EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.message, HasSubstr("before this rank has left its group"));
-  close(pair[0]);
-  close(pair[1]);
+TEST_F(WorkerTest, RankZeroCannotSayThatAllIsWellBeforeItIs) {
+  Say(QuitCommand());
+  EndsWith("before this rank has left its group");
 }
 
-TEST(Worker, RankZeroCannotGiveItAnotherRank) {
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  WorkerOptions worker;
-  worker.commands_fd = worker.events_fd = pair[1];
-  worker.patience = absl::Seconds(20);
-  worker.rank = 1;
-  worker.world_size = 2;
-  ASSERT_TRUE(WriteAll(pair[0], EncodeAs<Command>(StartOf(0, 1)), absl::Seconds(20)).ok());
-  const WorkerEnd end = RunWorker(worker);
-  EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.message, HasSubstr("rank 0 takes this for rank 0 of 1; it is rank 1 of 2"));
-  close(pair[0]);
-  close(pair[1]);
+TEST_F(WorkerTest, RankZeroCannotGiveItAnotherRank) {
+  worker_.rank = 1;
+  worker_.world_size = 2;
+  Say(StartOf(0, 1));
+  EndsWith("rank 0 takes this for rank 0 of 1; it is rank 1 of 2");
 }
 
 TEST_F(ApartTest, ARankStartsOnce) {
