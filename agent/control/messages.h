@@ -130,6 +130,7 @@ struct Ready {
   JobKey job;
   uint64_t tag = 0;
   bool capacities = false;  // the lengths of `receives` are capacities
+  uint64_t vote = 0;        // the highest of the sender's ranks
   Flows sends;              // in the order of the stream: by destination, then source
   Flows receives;           // the same
   RailStates rails;

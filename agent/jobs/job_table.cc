@@ -141,6 +141,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   BeginReport(submission, group, &part.report);
   part.submission = std::move(submission);
   job.ranges += part.submission.ranges;
+  job.highest_vote = std::max(job.highest_vote, part.submission.vote);
   const absl::Status* const tombstone = records_.Tombstone(key);
   if (tombstone != nullptr && !job.aborting()) job.failure = *tombstone;
   if (job.aborting()) {
@@ -185,8 +186,7 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   for (PeerIndex peer : group.peers) {
     Exchange& exchange = *job.With(peer);
     if (job.aborting() || !exchange.ready.has_value()) continue;
-    Ready ready = *std::move(exchange.ready);
-    exchange.ready.reset();
+    Ready ready = *std::exchange(exchange.ready, {});
     Compare(job, group, exchange, ready);
   }
   if (job.aborting()) return;
@@ -249,11 +249,11 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   if (exchange.left_out || exchange.compared) return;
   if (absl::Status s = CompareReady(job, group, exchange, peer, ready); !s.ok()) return FailJob(job, s, false);
   exchange.compared = true;
+  job.highest_vote = std::max(job.highest_vote, ready.vote);
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
   if (!ready.eager.empty()) eager_.Receive(job, exchange, ready.eager);
-  if (job.aborting()) return;
-  if (ready.grant.has_value()) TakeGrant(job, group, exchange, *ready.grant);
+  if (ready.grant.has_value() && !job.aborting()) TakeGrant(job, group, exchange, *ready.grant);
   if (job.aborting()) return;
   grants_.Want(job, exchange);
   MaybeRunning(job);

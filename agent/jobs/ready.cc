@@ -107,6 +107,7 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   ready->job = job.key;
   ready->tag = job.parts[0].submission.tag;
   ready->capacities = HasCapacities(job);
+  for (const RankPart* part : job.parts) ready->vote = std::max(ready->vote, part->submission.vote);
   ready->sends = exchange.out.flows();
   ready->receives = exchange.in.flows();
   ready->planned_bytes = peer.planned_tx_bytes;

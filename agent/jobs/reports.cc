@@ -102,6 +102,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   report.rail_planned_bytes = job.rail_planned_bytes;
   report.eager_sent_bytes = job.eager_sent_bytes;
   report.eager_received_bytes = job.eager_received_bytes;
+  report.highest_vote = job.highest_vote;
 }
 
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,

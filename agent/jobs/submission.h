@@ -40,6 +40,7 @@ struct Submission {
   bool question = false;    // only asks whether an earlier attempt was accepted
   uint64_t tag = 0;         // the trainer's own mark: layer, iteration; must agree over the ranks
   bool capacities = false;  // the lengths of `receives` are capacities: sources may send less; all ranks must agree
+  uint64_t vote = 0;        // any number; the reports have the highest of all ranks
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
@@ -104,6 +105,7 @@ struct JobReport {
   BytesByRail rail_rx_bytes;
   BytesByRail rail_planned_bytes;                           // to be sent, as the plans had it
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of the whole job on this node; no rail carried them
+  uint64_t highest_vote = 0;                                // of all ranks if done, else of those that are known
   // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
   uint64_t drained_rails = 0;
   // Ranks whose nodes were lost before all bytes from and to them had arrived, in a group that goes on without them

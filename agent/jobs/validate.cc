@@ -365,6 +365,7 @@ Digest SubmissionDigest(const Submission& submission) {
   put(submission.rank.value());
   put(submission.tag);
   put(submission.capacities ? 1 : 0);
+  put(submission.vote);
   for (const auto* flows : {&submission.sends, &submission.receives}) {
     put(flows->size());
     for (const FlowRanges& flow : *flows) {
@@ -386,6 +387,7 @@ Digest DigestOfPrepared(const Submission& submission, const PreparedExchange* ex
   stream.Add(exchange->digest.data(), exchange->digest.size());
   stream.Add(&submission.tag, sizeof(submission.tag));
   stream.Add(&submission.capacities, sizeof(submission.capacities));
+  stream.Add(&submission.vote, sizeof(submission.vote));
   stream.Add(lengths.data(), lengths.size());
   return stream.Finish();
 }
@@ -399,6 +401,7 @@ CheckedSubmission Begin(const Submission& submission) {
   out.question = submission.question;
   out.tag = submission.tag;
   out.capacities = submission.capacities;
+  out.vote = submission.vote;
   out.timeout = submission.timeout;
   out.prepared = submission.prepared;
   return out;

@@ -41,6 +41,7 @@ JobReport FromProto(const v1::JobReport& from) {
   report.rail_rx_bytes.assign(from.rail_rx_bytes().begin(), from.rail_rx_bytes().end());
   report.eager_sent_bytes = from.eager_sent_bytes();
   report.eager_received_bytes = from.eager_received_bytes();
+  report.highest_vote = from.highest_vote();
   report.lost_ranks.assign(from.lost_ranks().begin(), from.lost_ranks().end());
   return report;
 }

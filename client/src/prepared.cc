@@ -120,6 +120,7 @@ absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedReques
   if (absl::Status s = FillDirection(receives_, lengths.receives, message); !s.ok()) return s;
   request->set_capacities(lengths.capacities);
   request->set_tag(lengths.tag);
+  request->set_vote(lengths.vote);
   request->set_timeout_milliseconds(lengths.timeout == absl::InfiniteDuration() ? 0
                                                                                 : WholeMilliseconds(lengths.timeout));
   return absl::OkStatus();

@@ -131,6 +131,7 @@ struct Writer {
     JobTo(m.job, b->mutable_job());
     b->set_tag(m.tag);
     b->set_capacities(m.capacities);
+    b->set_vote(m.vote);
     if (!m.sends.empty()) FlowsTo(m.sends, b->mutable_sends());
     if (!m.receives.empty()) FlowsTo(m.receives, b->mutable_receives());
     for (const Ready::RailState& rail : m.rails) {

@@ -215,6 +215,7 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   out.job = r->Job(in.job());
   out.tag = in.tag();
   out.capacities = in.capacities();
+  out.vote = in.vote();
   out.sends = ReadFlows(in.sends(), "sends", r);
   out.receives = ReadFlows(in.receives(), "receives", r);
   out.planned_bytes = r->BytesByRail<decltype(out.planned_bytes)>(in.planned_bytes(), "planned_bytes");

@@ -171,6 +171,7 @@ absl::StatusOr<Submission> NumberedFrom(const Request& request, SessionId sessio
   out.question = request.question();
   out.tag = request.tag();
   out.capacities = request.capacities();
+  out.vote = request.vote();
   out.timeout =
       request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());
   return out;
@@ -241,6 +242,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->mutable_rail_planned_bytes()->Add(report.rail_planned_bytes.begin(), report.rail_planned_bytes.end());
   out->set_eager_sent_bytes(report.eager_sent_bytes);
   out->set_eager_received_bytes(report.eager_received_bytes);
+  out->set_highest_vote(report.highest_vote);
   out->mutable_received_by_rank()->Add(report.received_by_rank.begin(), report.received_by_rank.end());
   for (Rank rank : report.lost_ranks) out->add_lost_ranks(rank.value());
   out->set_replayable(report.replayable);

@@ -154,7 +154,7 @@ class ByFfi(CTest):
             send, receive = self.rails.alloc(client, 80000), self.rails.alloc(client, 80000)
             self.rails.bytes(send)[:] = bytes((rank + 3 * i) & 255 for i in range(80000))
             jobs.append(self.submit(group, send, sends[rank], receive, receives[rank], send_offset=7, receive_offset=11,
-                                    tag=5))
+                                    tag=5, vote=9 - rank))
             memories.append(self.rails.bytes(receive))
             self.rails.c.rails_segment_free(send)  # the job keeps it
         self.assertEqual([self.rails.wait(job) for job in jobs], [1, 1])
@@ -163,6 +163,7 @@ class ByFfi(CTest):
                          bytes((1 + 3 * i) & 255 for i in range(7, 5007)))
         self.assertEqual(got1[11:70011], bytes((3 * i) & 255 for i in range(107, 70107)))
         self.assertEqual(bytes(got1[70011:]), bytes(80000 - 70011))
+        self.assertEqual([self.rails.report(job).highest_vote for job in jobs], [9, 9])
         report = self.rails.report(jobs[0])
         self.assertEqual((report.seq, report.bytes_sent, report.bytes_received, report.rail_count),
                          (1, 70100, 5100, 2))

@@ -70,9 +70,11 @@ class GoodJobs(JobTest):
 
     def test_nothing_at_all(self):
         group, trainers = self.pair()
-        for trainer in trainers:
-            trainer.must(do="submit", group=group, job="j", sends={}, receives={})
-        self.assert_done([trainer.must(do="wait", job="j") for trainer in trainers], 0)
+        for vote, trainer in enumerate(trainers):
+            trainer.must(do="submit", group=group, job="j", sends={}, receives={}, vote=vote)
+        reports = [trainer.must(do="wait", job="j") for trainer in trainers]
+        self.assert_done(reports, 0)
+        self.assertEqual([report["highest_vote"] for report in reports], [1, 1])
 
     def test_zero_and_one_byte(self):
         group, trainers = self.pair()

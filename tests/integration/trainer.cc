@@ -8,7 +8,7 @@
 //   {"do": "join", "group": G, "world": W, "rank": R, "key": K, "timeout": SECONDS,
 //    "recovery": "fail" | "wait" | "degrade", "wait_limit": SECONDS, "restart_limit": SECONDS}
 //   {"do": "submit", "group": G, "job": NAME, "sends": {RANK: [[S, O, N], ...]}, "receives": {...}, "tag": T,
-//    "timeout": SECONDS}
+//    "vote": V, "timeout": SECONDS}
 //   {"do": "wait", "job": NAME, "timeout": SECONDS}       {"do": "cancel", "job": NAME}
 //   {"do": "leave", "group": G}
 //   {"do": "exchange", "group": G, "count": C, "sends": ..., "receives": ..., "clock": true}
@@ -214,6 +214,7 @@ class Trainer {
     exchange.sends = Flows(command.value("sends", Json::object()));
     exchange.receives = Flows(command.value("receives", Json::object()));
     exchange.tag = command.value("tag", uint64_t{0});
+    exchange.vote = command.value("vote", uint64_t{0});
     exchange.timeout = Seconds(command, 0);
     auto job = groups_.at(command.at("group"))->Submit(exchange);
     if (!job.ok()) return Failure(job.status());
@@ -234,6 +235,7 @@ class Trainer {
             {"rail_rx", report->rail_rx_bytes},
             {"lost_ranks", report->lost_ranks},
             {"replays", report->replays},
+            {"highest_vote", report->highest_vote},
             {"ratio", report->ratio_to_bound}};
   }
 

@@ -57,8 +57,9 @@ def test_jobs(cluster):
         for rank in (7, -1, 1 << 32):
             with pytest.raises(rails.InvalidArgumentError, match=str(rank)):
                 group.all_to_all_ranges({rank: [send[0]]}, {})
-        with pytest.raises(rails.InvalidArgumentError, match="tag"):
-            group.all_to_all_v(send, [0, 0], receive, [0, 0], tag=1 << 64)
+        for name in ("tag", "vote"):
+            with pytest.raises(rails.InvalidArgumentError, match=name):
+                group.all_to_all_v(send, [0, 0], receive, [0, 0], **{name: 1 << 64})
         group.barrier(30)  # what was refused has taken no number
         work = group.all_to_all_v(send, [0, 0], receive, [group.rank, 0])
         with pytest.raises(rails.RailsError, match="rank 0.*rank 1|rank 1.*rank 0"):

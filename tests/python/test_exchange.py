@@ -31,10 +31,10 @@ def test_all_to_all_v(cluster, nodes, dtype, width):
         out = np.concatenate([rows(me, peer, dtype, width) for peer in range(4)])
         into = np.concatenate([rows(peer, me, dtype, width) for peer in range(4)])
         send[5:5 + len(out)] = out
-        report = group.all_to_all_v(send[5:], COUNTS[me].tolist(), receive[9:], COUNTS[:, me], tag=3).wait(30)
+        report = group.all_to_all_v(send[5:], COUNTS[me].tolist(), receive[9:], COUNTS[:, me], tag=3, vote=10 * me).wait(30)
         np.testing.assert_array_equal(receive[9:9 + len(into)], into)
         assert (receive[:9] == 77).all() and (receive[9 + len(into):] == 77).all()
-        assert report.seq == 1
+        assert (report.seq, report.highest_vote) == (1, 30)
         assert report.bytes_sent == COUNTS[me].sum() * send[0].nbytes
         assert report.bytes_received == COUNTS[:, me].sum() * send[0].nbytes
         assert len(report.rail_tx_bytes) == len(report.rail_rx_bytes) == 2
@@ -147,8 +147,9 @@ def test_prepared(cluster):
             receive[:] = -1
             counts = [0, 0]
             counts[other] = count
-            work = prepared.submit(None, None) if count == 8 else prepared.submit(counts, np.array(counts))
-            assert work.wait(30).bytes_sent == count * 8
+            work = prepared.submit(None, None) if count == 8 else prepared.submit(counts, np.array(counts), vote=me + count)
+            report = work.wait(30)
+            assert (report.bytes_sent, report.highest_vote) == (count * 8, count + 1 if count < 8 else 0)
             sent = [row for row in range(10) if row not in (6, 7)][:count]
             np.testing.assert_array_equal(receive[:count, 0], np.array(sent, int) + 100 * number + 1000 * other)
             assert (receive[count:] == -1).all()

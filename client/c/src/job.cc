@@ -108,6 +108,7 @@ absl::StatusOr<rails_job_options> ReadOptions(const rails_job_options* given) {
 template <typename Exchange>
 void Take(const rails_job_options& options, Exchange* out) {
   out->tag = options.tag;
+  out->vote = options.vote;
   out->timeout = Time(options.timeout_ns, absl::ZeroDuration());
   out->capacities = (options.flags & RAILS_JOB_CAPACITIES) != 0;
 }
@@ -215,6 +216,7 @@ absl::Status Report(rails_job* job, rails_report* out) {
   report.replays = from.replays;
   report.received_by_rank = from.received_by_rank.empty() ? nullptr : from.received_by_rank.data();
   report.received_count = from.received_by_rank.size();
+  report.highest_vote = from.highest_vote;
   const size_t size = out->size;
   std::memcpy(out, &report, std::min(size, sizeof(report)));
   if (size > sizeof(report)) std::memset(reinterpret_cast<char*>(out) + sizeof(report), 0, size - sizeof(report));

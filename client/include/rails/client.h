@@ -95,6 +95,7 @@ struct AllToAllv {
   // and JobReport::received_by_rank counts them. The job fails if a source sends more. Equal on every rank. `receives`
   // may have at most 16,384 ranges. Costs one more message between nodes than exact lengths.
   bool capacities = false;
+  uint64_t vote = 0;  // any number; JobReport::highest_vote is the highest that a rank gave with this job
 };
 
 // Ranges that the daemon checks once and that many jobs of one group use; Group::Prepare() makes it. The daemon
@@ -113,6 +114,7 @@ struct Lengths {
   uint64_t tag = 0;                               // as AllToAllv::tag
   absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
   bool capacities = false;                        // as AllToAllv::capacities, of `receives` here
+  uint64_t vote = 0;                              // as AllToAllv::vote
 };
 
 // The ranks whose failure has caused an error of a group or a job, ascending, at most 64. Such a rank has left or died,
@@ -140,6 +142,10 @@ struct JobReport {
   // bytes have arrived in part or not at all.
   std::vector<uint32_t> lost_ranks;
   uint32_t replays = 0;  // Recovery::kWait: how often the job was submitted again after a daemon had exited
+  // If `status` is OK: the highest AllToAllv::vote of all ranks, the same in every rank's report. Otherwise the highest
+  // that the daemon knows. Recovery::kDegrade: the vote of a lost rank counts only where its node had told it, so
+  // reports may differ after a loss.
+  uint64_t highest_vote = 0;
 };
 
 // A submitted job. Dropping the object neither cancels nor waits; the library remembers which segments are in use. In a
@@ -206,8 +212,8 @@ class Group {
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   // Checks the ranges of `layout` as Submit() does, and keeps them here and in the daemon, so that a job that uses them
-  // has no cost per range. The layout's tag and timeout are not used. In a group with a `restart_limit` the prepared
-  // ranges survive a daemon's restart. Errors as for Submit(); RESOURCE_EXHAUSTED: the daemon's
+  // has no cost per range. The layout's tag, vote and timeout are not used. In a group with a `restart_limit` the
+  // prepared ranges survive a daemon's restart. Errors as for Submit(); RESOURCE_EXHAUSTED: the daemon's
   // `limits.max_prepared_per_session` or `limits.max_prepared_ranges_per_session`.
   virtual absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout,
                                                             absl::Duration timeout = absl::Seconds(30)) = 0;

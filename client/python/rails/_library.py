@@ -46,7 +46,7 @@ class GroupOptions(ctypes.Structure):
 
 class JobOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tag", c_uint64), ("timeout_ns", c_int64), ("submit_timeout_ns", c_int64),
-                ("flags", c_uint64)]
+                ("flags", c_uint64), ("vote", c_uint64)]
 
 
 class Buffers(ctypes.Structure):
@@ -74,7 +74,7 @@ class Report(ctypes.Structure):
                 ("rail_tx_bytes", POINTER(c_uint64)), ("rail_rx_bytes", POINTER(c_uint64)), ("rail_count", c_size_t),
                 ("eager_sent_bytes", c_uint64), ("eager_received_bytes", c_uint64), ("lost_ranks", POINTER(c_uint32)),
                 ("lost_rank_count", c_size_t), ("replays", c_uint32), ("reserved", c_uint32),
-                ("received_by_rank", POINTER(c_uint64)), ("received_count", c_size_t)]
+                ("received_by_rank", POINTER(c_uint64)), ("received_count", c_size_t), ("highest_vote", c_uint64)]
 
 
 # Functions that fail: their arguments. They return an error or NULL.

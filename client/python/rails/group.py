@@ -62,7 +62,7 @@ class Group:
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], *,
                      tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
-                     capacities: bool = False) -> Work:
+                     capacities: bool = False, vote: int = 0) -> Work:
         """Submits this rank's part of the group's next job: consecutive rows of an array to each rank, and from each.
 
         Args:
@@ -77,6 +77,7 @@ class Group:
             submit_timeout: seconds for the daemon to accept the job. Default: 30.
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
                 are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
+            vote: any number; `Report.highest_vote` is the highest that a rank gave with this job.
 
         Raises:
             InvalidArgumentError: names the argument and its value. Nothing has changed.
@@ -87,10 +88,10 @@ class Group:
         source, into = self._rows(receive, receive_counts, "receive")
         buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
                           source.offset, into)
-        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities)
+        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities, vote)
 
     def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
-                          submit_timeout: float | None = None, capacities: bool = False) -> Work:
+                          submit_timeout: float | None = None, capacities: bool = False, vote: int = 0) -> Work:
         """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
 
         Tokens go to the ranks of their experts straight from where they are:
@@ -102,7 +103,7 @@ class Group:
                 bytes of both must be equal. With `capacities` they may be more, 16,384 ranges at most.
         """
         layout = _Layout(self, sends, receives)
-        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities)
+        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities, vote)
 
     def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
         """Has the daemon check and keep arrays that many jobs use, so that a job costs nothing by array.
@@ -150,9 +151,9 @@ class Group:
         return place, self._lengths(*sizes)
 
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
-                capacities: bool, handle: Handle | None = None) -> Work:
+                capacities: bool, vote: int, handle: Handle | None = None) -> Work:
         self._client._prepare_await()
-        options, pointer = _options(tag, timeout, submit_timeout, capacities), ctypes.c_void_p()
+        options, pointer = _options(tag, timeout, submit_timeout, capacities, vote), ctypes.c_void_p()
         awaitable = self._client._ends.opened  # before the library looks
         call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
         return Work(self, Handle(pointer, lib.rails_job_free), awaitable)
@@ -168,14 +169,14 @@ class Prepared:
 
     def submit(self, send_counts: Sequence[int] | None = None, receive_counts: Sequence[int] | None = None, *,
                tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
-               capacities: bool = False) -> Work:
+               capacities: bool = False, vote: int = 0) -> Work:
         """Submits this rank's part of the group's next job: the first rows of each flow. Jobs of one Prepared that
         receives anything cannot be under way together.
 
         Args:
             send_counts: rows for each rank, of shape (world_size,); 0 for ranks that have no flow. Default: all rows.
             receive_counts: rows from each rank, likewise.
-            tag, timeout, submit_timeout, capacities: as of `Group.all_to_all_v()`.
+            tag, timeout, submit_timeout, capacities, vote: as of `Group.all_to_all_v()`.
 
         Raises:
             InvalidArgumentError: a count is over the rows of its flow; also as `Group.all_to_all_v()`.
@@ -183,7 +184,7 @@ class Prepared:
         out = self._bytes(send_counts, self._send_rows, "send_counts")
         into = self._bytes(receive_counts, self._receive_rows, "receive_counts")
         return self._group._submit(lambda handle, _, options, pointer: lib.rails_submit_prepared(
-            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, capacities, self._handle)
+            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, capacities, vote, self._handle)
 
     def _bytes(self, counts: Sequence[int] | None, rows: dict[int, int | None], name: str) -> _Bytes | None:
         """Bytes of each flow."""
@@ -200,12 +201,13 @@ class Prepared:
 
 
 @functools.lru_cache(maxsize=64)
-def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool) -> JobOptions:
+def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool, vote: int) -> JobOptions:
     """The options as the library takes them. It reads them only."""
-    if not 0 <= tag < 1 << 64:
-        raise InvalidArgumentError(f"tag is {tag}; it must fit into 64 bits")
+    for name, value in (("tag", tag), ("vote", vote)):
+        if not 0 <= value < 1 << 64:
+            raise InvalidArgumentError(f"{name} is {value}; it must fit into 64 bits")
     return JobOptions(ctypes.sizeof(JobOptions), tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
-                      CAPACITIES if capacities else 0)
+                      CAPACITIES if capacities else 0, vote)
 
 
 def _integers(counts: Any, name: str) -> list[int]:

@@ -38,6 +38,10 @@ class Report(NamedTuple):
     lost_ranks: tuple[int, ...]  # recovery "degrade": ranks that were lost before all their bytes were exchanged
     replays: int  # recovery "wait": how often the job was submitted again
     received_by_rank: tuple[int, ...]  # capacities: bytes of each source, as it said; else empty
+    # If the job has succeeded: the highest `vote` of all ranks, the same at every rank. Otherwise the highest that is
+    # known. Recovery "degrade": the vote of a lost rank counts only where its node had told it, so ranks may see
+    # different numbers after a loss.
+    highest_vote: int
 
 
 class Work:
@@ -119,7 +123,7 @@ class Work:
                       out.waiting_for_peers_ns / 1e9, out.to_first_chunk_ns / 1e9, out.node_bound_ns / 1e9,
                       out.ratio_to_bound, tuple(out.rail_tx_bytes[:rails]), tuple(out.rail_rx_bytes[:rails]),
                       out.eager_sent_bytes, out.eager_received_bytes, tuple(out.lost_ranks[:out.lost_rank_count]),
-                      out.replays, tuple(out.received_by_rank[:out.received_count]))
+                      out.replays, tuple(out.received_by_rank[:out.received_count]), out.highest_vote)
 
     def _wait_once(self, timeout: float) -> bool:
         done = ctypes.c_int32()

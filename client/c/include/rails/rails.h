@@ -209,9 +209,10 @@ typedef struct rails_job_options {
   int64_t timeout_ns;        /* for the job, from its acceptance; default: the daemon's limit */
   int64_t submit_timeout_ns; /* for the daemon to accept the job; default: 30 s */
   uint64_t flags;            /* RAILS_JOB_...; equal on every rank; default: 0 */
+  uint64_t vote;             /* any number; rails_report.highest_vote is the highest of all ranks; default: 0 */
 } rails_job_options;
 #define RAILS_JOB_OPTIONS_INIT \
-  { sizeof(rails_job_options), 0, 0, 0, 0 }
+  { sizeof(rails_job_options), 0, 0, 0, 0, 0 }
 
 /* Lengths to receive are capacities: a source may send less. Its bytes land at the beginning of its range or ranges,
  * and rails_report.received_by_rank counts them. The job fails if a source sends more. It may have at most 16,384
@@ -333,9 +334,13 @@ typedef struct rails_report {
   uint32_t reserved;
   const uint64_t *received_by_rank; /* RAILS_JOB_CAPACITIES: bytes that each source sends; NULL otherwise */
   size_t received_count;            /* ranks of the group, or 0 */
+  /* If the job has succeeded: the highest `vote` of all ranks, the same at every rank. Otherwise the highest that is
+   * known. RAILS_RECOVERY_DEGRADE: the vote of a lost rank counts only where its node had told it, so ranks may see
+   * different numbers after a loss. */
+  uint64_t highest_vote;
 } rails_report;
 #define RAILS_REPORT_INIT \
-  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0 }
+  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0, 0 }
 
 /* Fills `report`; if the job has failed, with what is known. Makes no call to the daemon. The arrays belong to the job.
  * Fields that this library does not know become 0. FAILED_PRECONDITION: the job has not ended, or this is a forked

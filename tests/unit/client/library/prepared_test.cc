@@ -43,7 +43,7 @@ TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
   EXPECT_EQ(layouts[0].receives_size(), 2) << "a flow without ranges does not travel";
   EXPECT_EQ(layouts[0].sends(1).peer_rank(), 0u) << "the rank itself";
 
-  auto first = group->Submit(prepared, {.sends = {70, 3, 0}, .receives = {3, 0, 50}, .tag = 9});
+  auto first = group->Submit(prepared, {.sends = {70, 3, 0}, .receives = {3, 0, 50}, .tag = 9, .vote = 8});
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ((*first)->seq(), 1u);
   ASSERT_TRUE(group->Submit(prepared, {.receives = {8, 0, 4}, .timeout = absl::Microseconds(1500)}).ok());
@@ -57,6 +57,7 @@ TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
   EXPECT_EQ(jobs[0].prepared_id(), layouts[0].prepared_id());
   EXPECT_EQ(jobs[0].job().seq(), 1u);
   EXPECT_EQ(jobs[0].tag(), 9u);
+  EXPECT_EQ(jobs[0].vote(), 8u);
   EXPECT_THAT(jobs[0].lengths_bytes(), ElementsAre(70, 3, 0, 3, 50));
   EXPECT_THAT(jobs[1].lengths_bytes(), ElementsAre(100, 8, 5, 8, 4));
   EXPECT_EQ(jobs[1].timeout_milliseconds(), 2u);
@@ -144,7 +145,7 @@ TEST_F(PreparedTest, IsLostWithTheDaemonInAGroupThatIsLostWithIt) {
 TEST_F(PreparedTest, IsPreparedAnewAfterARestartAndItsJobsAreReplayed) {
   auto group = JoinKept();
   auto prepared = Prepare(*group, Layout());
-  auto first = group->Submit(prepared, {.sends = {70, 8, 0}, .tag = 4});
+  auto first = group->Submit(prepared, {.sends = {70, 8, 0}, .tag = 4, .vote = 5});
   ASSERT_TRUE(first.ok()) << first.status();
   const auto before = daemon_->prepared_submissions();
   EndDaemon();
@@ -154,6 +155,7 @@ TEST_F(PreparedTest, IsPreparedAnewAfterARestartAndItsJobsAreReplayed) {
   EXPECT_EQ(replayed[0].job().epoch().boot_id(), 2u);
   EXPECT_EQ(replayed[0].job().seq(), 1u);
   EXPECT_EQ(replayed[0].tag(), 4u);
+  EXPECT_EQ(replayed[0].vote(), 5u);
   EXPECT_THAT(replayed[0].lengths_bytes(), ElementsAre(70, 8, 0, 8, 50)) << "with the same meaning";
   ASSERT_EQ(daemon_->preparations().size(), 1u);
   EXPECT_EQ(daemon_->preparations()[0].epoch().boot_id(), 2u);

@@ -59,6 +59,7 @@ Ready FullReady() {
   ready.job = kJob;
   ready.tag = 11;
   ready.capacities = true;
+  ready.vote = ~uint64_t{0};
   ready.sends = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(2), uint64_t{1} << 50}, {Rank(1), Rank(4), 5}};
   ready.receives = {{Rank(4), Rank(0), 6}};
   ready.rails = {{RailIndex(1), 100, 200}, {RailIndex(0), 0, 0}};
@@ -123,6 +124,7 @@ TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
   EXPECT_EQ(back.grant->keys[1].rail, (RailConnection{RailIndex(0), uint64_t{1} << 63}));
   EXPECT_EQ(back.grant->keys[1].keys, (std::vector<uint32_t>{4, 5, 6}));
   EXPECT_TRUE(back.capacities);
+  EXPECT_EQ(back.vote, ~uint64_t{0});
   EXPECT_EQ(back.sends[1].bytes, uint64_t{1} << 50);
   EXPECT_EQ(back.receives[0].source, Rank(4));
   EXPECT_EQ(back.eager, std::string("a\0b", 3));

@@ -199,10 +199,12 @@ TEST_P(CallsTest, SubmissionsArriveWithEveryRange) {
     flow->add_lengths_bytes(i);
   }
   request.set_capacities(true);
+  request.set_vote(12);
   ASSERT_GT(request.ByteSizeLong(), rails::ring::kMaxPayloadBytes);
   ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
   const std::vector<Submission> submissions = agent_.submissions();
   EXPECT_TRUE(submissions[0].capacities);
+  EXPECT_EQ(submissions[0].vote, 12u);
   ASSERT_EQ(submissions[0].sends[0].ranges.size(), 70'000u);
   for (uint64_t i = 0; i < 70'000; ++i) {
     ASSERT_EQ(submissions[0].sends[0].ranges[i].offset_bytes, (uint64_t{1} << 40) + 512 * i);
@@ -245,6 +247,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   submission.set_timeout_milliseconds(1500);
   submission.set_attempt(6);
   submission.set_capacities(true);
+  submission.set_vote(12);
   ASSERT_EQ(Run(kSubmitPrepared, submission).code, 0);
   const Submission submitted = agent_.submissions().at(0);
   EXPECT_EQ(submitted.session, SessionId(4));
@@ -254,6 +257,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   EXPECT_EQ(submitted.timeout, absl::Milliseconds(1500));
   EXPECT_EQ(submitted.attempt, 6u);
   EXPECT_TRUE(submitted.capacities);
+  EXPECT_EQ(submitted.vote, 12u);
   EXPECT_THAT(agent_.lengths().at(0), ::testing::ElementsAre(4, 0));
 
   rails::v1::ReleasePreparedRequest release;
@@ -419,6 +423,7 @@ TEST_P(CallsTest, AClientSeesTheReportsOfItsOwnJobsOnly) {
   for (uint64_t seq = 1; seq <= 10; ++seq) {
     JobReport report = Report(seq, JobState::kDone);
     report.received_by_rank = {0, seq};
+    report.highest_vote = 100 + seq;
     feed_.OnJobFinished(SessionId(4), report);
   }
   for (uint64_t seq = 1; seq <= 10; ++seq) {
@@ -431,6 +436,7 @@ TEST_P(CallsTest, AClientSeesTheReportsOfItsOwnJobsOnly) {
     EXPECT_EQ(response.report().job().seq(), seq);
     EXPECT_EQ(response.report().job().rank(), 3u);
     EXPECT_THAT(response.report().received_by_rank(), ::testing::ElementsAre(0, seq));
+    EXPECT_EQ(response.report().highest_vote(), 100 + seq);
     EXPECT_EQ(response.missed(), 0u);
   }
   if (ring) {
