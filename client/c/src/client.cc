@@ -48,6 +48,15 @@ absl::Status Alloc(rails_client* client, uint64_t length_bytes, const rails_segm
   return Give(client->client->CreateSegment(length_bytes, std::move(options)), segment);
 }
 
+absl::StatusOr<std::unique_ptr<Group>> JoinWith(rails_client& client, const rails_group_options& read,
+                                                GroupOptions options) {
+  if (read.device == nullptr) return client.client->JoinGroup(std::move(options));
+  cuda::Staging staging;
+  if (read.piece_bytes != 0) staging.piece_bytes = read.piece_bytes;
+  if (read.pieces != 0) staging.pieces = read.pieces;
+  return read.device->device->JoinGroup(std::move(options), staging);
+}
+
 absl::Status Join(rails_client* client, const rails_group_options* given, rails_group** group) {
   if (absl::Status status = Require(client, "client"); !status.ok()) return status;
   if (absl::Status status = Require(given, "options"); !status.ok()) return status;
@@ -68,7 +77,7 @@ absl::Status Join(rails_client* client, const rails_group_options* given, rails_
   options.wait_limit = Time(read->wait_limit_ns, options.wait_limit);
   options.restart_limit =
       read->restart_limit_ns == -1 ? absl::ZeroDuration() : Time(read->restart_limit_ns, options.restart_limit);
-  absl::StatusOr<std::unique_ptr<Group>> joined = client->client->JoinGroup(std::move(options));
+  absl::StatusOr<std::unique_ptr<Group>> joined = JoinWith(*client, *read, std::move(options));
   if (!joined.ok()) return joined.status();
   auto facts = std::make_shared<const GroupFacts>(GroupFacts{(*joined)->members(), client->ends});
   *group = new rails_group{*std::move(joined), std::move(facts)};
@@ -126,7 +135,10 @@ rails_error* rails_segment_import(rails_client* client, int32_t fd, uint64_t len
 
 void* rails_segment_data(const rails_segment* segment) { return segment->segment->bytes().data(); }
 
-uint64_t rails_segment_length(const rails_segment* segment) { return segment->segment->bytes().size(); }
+uint64_t rails_segment_length(const rails_segment* segment) {
+  const auto* const memory = dynamic_cast<const rails::cuda::Memory*>(segment->segment.get());
+  return memory != nullptr ? memory->length_bytes() : segment->segment->bytes().size();
+}
 
 void rails_segment_free(rails_segment* segment) { delete segment; }
 

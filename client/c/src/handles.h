@@ -12,6 +12,7 @@
 #include "client/c/src/end_signal.h"
 #include "client/src/owner_process.h"
 #include "rails/client.h"
+#include "rails/cuda.h"
 #include "rails/rails.h"
 
 namespace rails::c {
@@ -32,6 +33,10 @@ struct rails_client {
 
 struct rails_segment {
   std::shared_ptr<rails::Segment> segment;
+};
+
+struct rails_device {
+  std::shared_ptr<rails::cuda::Device> device;
 };
 
 struct rails_group {

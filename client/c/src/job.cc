@@ -98,7 +98,7 @@ absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_pt
 
 absl::StatusOr<rails_job_options> ReadOptions(const rails_job_options* given) {
   absl::StatusOr<rails_job_options> options = Read(given, "options");
-  if (options.ok() && (options->flags & ~uint64_t{RAILS_JOB_CAPACITIES}) != 0) {
+  if (options.ok() && (options->flags & ~uint64_t{RAILS_JOB_CAPACITIES | RAILS_JOB_ON_STREAM}) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("options->flags ", options->flags, " has an unknown bit"));
   }
   return options;
@@ -120,7 +120,15 @@ absl::Status Submit(rails_group* group, absl::StatusOr<AllToAllv> exchange, cons
   const absl::StatusOr<rails_job_options> options = ReadOptions(given);
   if (!options.ok()) return options.status();
   Take(*options, &*exchange);
-  return Give(group->group->Submit(*exchange, Time(options->submit_timeout_ns, kSubmitTimeout)), group->facts, job);
+  const absl::Duration timeout = Time(options->submit_timeout_ns, kSubmitTimeout);
+  if ((options->flags & RAILS_JOB_ON_STREAM) == 0) {
+    return Give(group->group->Submit(*exchange, timeout), group->facts, job);
+  }
+  auto* const on_device = dynamic_cast<cuda::Group*>(group->group.get());
+  if (on_device == nullptr) {
+    return absl::InvalidArgumentError("options->flags has RAILS_JOB_ON_STREAM: the group was joined without a device");
+  }
+  return Give(on_device->Submit(*exchange, options->stream, timeout), group->facts, job);
 }
 
 absl::Status Prepare(rails_group* group, const rails_layout* layout, int64_t timeout_ns, rails_prepared** prepared) {
@@ -262,6 +270,15 @@ void rails_prepared_free(rails_prepared* prepared) { delete prepared; }
 rails_error* rails_job_wait(rails_job* job, int64_t timeout_ns, int32_t* done) {
   return Guard(MembersOf(job),
                [&] { return rails::c::WaitForEnd(job, rails::c::Time(timeout_ns, absl::ZeroDuration()), done); });
+}
+
+rails_error* rails_job_wait_on(rails_job* job, void* stream) {
+  return Guard(MembersOf(job), [&] {
+    if (absl::Status status = Require(job, "job"); !status.ok()) return status;
+    auto* const on_device = dynamic_cast<rails::cuda::Job*>(job->job.get());
+    if (on_device != nullptr) return on_device->WaitOn(stream);
+    return absl::InvalidArgumentError("job: its group was joined without a device; use rails_job_wait()");
+  });
 }
 
 rails_error* rails_job_test(rails_job* job, int32_t* done) { return rails_job_wait(job, 0, done); }

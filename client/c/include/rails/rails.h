@@ -154,7 +154,8 @@ RAILS_MUST_USE rails_error *rails_segment_alloc(rails_client *client, uint64_t l
 RAILS_MUST_USE rails_error *rails_segment_import(rails_client *client, int32_t fd, uint64_t length_bytes,
                                                  int64_t timeout_ns, rails_segment **segment);
 
-/* The first byte of the mapping, which lives as long as the segment, or longer if an unfinished job uses it. */
+/* The first byte of the mapping, which lives as long as the segment, or longer if an unfinished job uses it. NULL for
+ * memory of a device. */
 void *rails_segment_data(const rails_segment *segment);
 
 /* Length in bytes. */
@@ -162,6 +163,45 @@ uint64_t rails_segment_length(const rails_segment *segment);
 
 /* Ends the handle. The memory is given back once no unfinished job and no prepared exchange uses it. */
 void rails_segment_free(rails_segment *segment);
+
+/* ---- Devices ---- */
+
+/* An NVIDIA GPU of this process: its memory can be sent and received by groups that are joined with it. The library
+ * loads the driver when the first device is opened. Calls work with the device's primary context, which the CUDA
+ * runtime uses too, and leave the thread's current context as it was. A forked child must not use a device. */
+typedef struct rails_device rails_device;
+
+typedef struct rails_device_options {
+  size_t size;
+  int32_t ordinal;    /* as for cudaSetDevice() */
+  int32_t reserved;   /* 0 */
+  const char *driver; /* default: "libcuda.so.1" */
+} rails_device_options;
+#define RAILS_DEVICE_OPTIONS_INIT \
+  { sizeof(rails_device_options), 0, 0, NULL }
+
+/* `options`: NULL for the defaults. `client` must be closed after the device is freed. NOT_FOUND: there is no driver,
+ * or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
+RAILS_MUST_USE rails_error *rails_device_open(rails_client *client, const rails_device_options *options,
+                                              rails_device **device);
+
+/* Such as "NVIDIA H100". */
+const char *rails_device_name(const rails_device *device);
+
+/* NULL if a stream can wait for a job without a thread that waits: rails_job_wait_on(). Else the reason. */
+const char *rails_device_blocks(const rails_device *device);
+
+/* Allocates memory of the device, or names memory of the caller at `address`, who frees it after the last job that uses
+ * it. INVALID_ARGUMENT: the bytes are not all in one allocation of this device. */
+RAILS_MUST_USE rails_error *rails_device_alloc(rails_device *device, uint64_t length_bytes, rails_segment **segment);
+RAILS_MUST_USE rails_error *rails_device_import(rails_device *device, uint64_t address, uint64_t length_bytes,
+                                                rails_segment **segment);
+
+/* The address on the device (CUdeviceptr) of such memory; 0 for other segments. */
+uint64_t rails_device_address(const rails_segment *segment);
+
+/* Ends the handle. Its memory and groups stay. */
+void rails_device_free(rails_device *device);
 
 /* ---- Groups ---- */
 
@@ -183,12 +223,20 @@ typedef struct rails_group_options {
   int32_t reserved;         /* 0 */
   int64_t wait_limit_ns;    /* required for RAILS_RECOVERY_WAIT, 0 otherwise */
   int64_t restart_limit_ns; /* for RAILS_RECOVERY_WAIT; default: 2 minutes; -1: no restarts */
+  rails_device *device;     /* jobs may use its memory; default: NULL, none. On all ranks or on none */
+  uint64_t piece_bytes;     /* with a device: bytes that a rank copies at once; equal on every rank; default: 16 MiB */
+  uint32_t pieces;          /* with a device: pieces under way; default: 4 */
+  uint32_t reserved2;       /* 0 */
 } rails_group_options;
 #define RAILS_GROUP_OPTIONS_INIT \
-  { sizeof(rails_group_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(rails_group_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
 
 /* Joins a group. Blocks until every rank has joined. Nodes of a group may have several ranks, in one process or in
- * several. */
+ * several.
+ *
+ * With a device, an error of one job ends the group at every rank, RAILS_RECOVERY_DEGRADE and rails_prepare() are
+ * refused, `vote` must be 0, and errors of the daemon are the job's. Its jobs have pieces of pinned memory: twice
+ * `pieces` times `piece_bytes`. */
 RAILS_MUST_USE rails_error *rails_join(rails_client *client, const rails_group_options *options, rails_group **group);
 
 /* Node of a rank; NULL if `rank` is outside the group. */
@@ -210,14 +258,18 @@ typedef struct rails_job_options {
   int64_t submit_timeout_ns; /* for the daemon to accept the job; default: 30 s */
   uint64_t flags;            /* RAILS_JOB_...; equal on every rank; default: 0 */
   uint64_t vote;             /* any number; rails_report.highest_vote is the highest of all ranks; default: 0 */
+  void *stream;              /* RAILS_JOB_ON_STREAM: a CUstream or cudaStream_t; NULL is the legacy default stream */
 } rails_job_options;
 #define RAILS_JOB_OPTIONS_INIT \
-  { sizeof(rails_job_options), 0, 0, 0, 0, 0 }
+  { sizeof(rails_job_options), 0, 0, 0, 0, 0, NULL }
 
 /* Lengths to receive are capacities: a source may send less. Its bytes land at the beginning of its range or ranges,
  * and rails_report.received_by_rank counts them. The job fails if a source sends more. It may have at most 16,384
  * ranges to receive. */
 #define RAILS_JOB_CAPACITIES 1u
+/* In a group with a device: the job begins when `stream` has come to the point of this call. Without the flag its bytes
+ * must be ready. Need not be equal on every rank. */
+#define RAILS_JOB_ON_STREAM 2u
 
 /* Contiguous buffers: the bytes for rank 0, then the bytes for rank 1, and so on. The same for received bytes. */
 typedef struct rails_buffers {
@@ -305,6 +357,12 @@ RAILS_MUST_USE rails_error *rails_job_wait(rails_job *job, int64_t timeout_ns, i
 
 /* As rails_job_wait() with a timeout of 0. Looks into shared memory only, and makes no call to the daemon. */
 RAILS_MUST_USE rails_error *rails_job_test(rails_job *job, int32_t *done);
+
+/* In a group with a device: makes later work on `stream` wait until the job has ended, well or not: received bytes are
+ * then in place, and sent ones may be overwritten. Returns at once, or blocks until the end if rails_device_blocks().
+ * Returns the job's error if it has failed already; rails_job_wait() tells a later one. Meanwhile the stream stands
+ * still, so a call that waits for the whole device, such as cudaFree(), waits for the job. */
+RAILS_MUST_USE rails_error *rails_job_wait_on(rails_job *job, void *stream);
 
 /* Asks every rank to end the job, which then fails with CANCELLED unless it has already ended. If the job was running,
  * the group is over, as it is after a job's time limit. Waits at most 10 s for the daemon. UNAVAILABLE: the group waits

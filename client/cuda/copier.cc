@@ -1,0 +1,74 @@
+#include "client/cuda/copier.h"
+
+#include <utility>
+
+namespace rails::cuda {
+
+absl::StatusOr<std::unique_ptr<Copier>> Copier::Make(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox,
+                                                     uint32_t slots) {
+  std::unique_ptr<Copier> copier(new Copier(std::move(device), std::move(inbox), slots));
+  for (Stream* stream : {&copier->out_, &copier->in_}) {
+    const absl::Status status =
+        copier->driver_.Check(copier->driver_.cuStreamCreate(stream, kStreamNonBlocking), "cuStreamCreate");
+    if (!status.ok()) return status;
+  }
+  return copier;
+}
+
+Copier::Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t slots)
+    : device_(std::move(device)), driver_(device_->driver()), inbox_(std::move(inbox)), outs_(slots), ins_(slots) {
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    outs_[slot] = {inbox_.get(), Message::Kind::kCopiedOut, slot};
+    ins_[slot] = {inbox_.get(), Message::Kind::kCopiedIn, slot};
+  }
+}
+
+Copier::~Copier() {
+  Settle();
+  for (Stream stream : {out_, in_}) {
+    if (stream != nullptr) driver_.cuStreamDestroy_v2(stream);
+  }
+}
+
+absl::Status Copier::Begin(Event start, const std::vector<Copy>& own) {
+  for (Stream stream : {out_, in_}) {
+    if (start == nullptr) break;
+    const absl::Status status = driver_.Check(driver_.cuStreamWaitEvent(stream, start, 0), "cuStreamWaitEvent");
+    if (!status.ok()) return status;
+  }
+  return Run(in_, own, nullptr);
+}
+
+absl::Status Copier::Out(uint32_t slot, const std::vector<Copy>& copies) { return Run(out_, copies, &outs_[slot]); }
+
+absl::Status Copier::In(uint32_t slot, const std::vector<Copy>& copies) { return Run(in_, copies, &ins_[slot]); }
+
+absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* call) {
+  for (const Copy& copy : copies) {
+    const absl::Status status =
+        driver_.Check(driver_.cuMemcpyAsync(copy.to, copy.from, copy.bytes, stream), "cuMemcpyAsync");
+    if (!status.ok()) return status;
+  }
+  if (call == nullptr) return absl::OkStatus();
+  const auto tell = [](void* argument) {
+    const Call& told = *static_cast<Call*>(argument);
+    told.inbox->Put({.kind = told.kind, .slot = told.slot});
+  };
+  return driver_.Check(driver_.cuLaunchHostFunc(stream, tell, call), "cuLaunchHostFunc");
+}
+
+absl::Status Copier::Check() const {
+  for (Stream stream : {out_, in_}) {
+    const Result result = driver_.cuStreamQuery(stream);
+    if (result != kNotReady && result != kSuccess) return driver_.Check(result, "a copy of the device");
+  }
+  return absl::OkStatus();
+}
+
+void Copier::Settle() {
+  for (Stream stream : {out_, in_}) {
+    if (stream != nullptr) driver_.cuStreamSynchronize(stream);
+  }
+}
+
+}  // namespace rails::cuda

@@ -1,0 +1,57 @@
+// The two streams on which a group's worker copies: out of the device and into it.
+#ifndef RAILS_CLIENT_CUDA_COPIER_H_
+#define RAILS_CLIENT_CUDA_COPIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cuda/flows.h"
+#include "client/cuda/inbox.h"
+#include "client/cuda/open_device.h"
+
+namespace rails::cuda {
+
+// Used by one thread, in the device's context.
+class Copier {
+ public:
+  static absl::StatusOr<std::unique_ptr<Copier>> Make(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox,
+                                                      uint32_t slots);
+  ~Copier();
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  // Both streams go on with later work only after `start`, unless it is null; then the bytes that a rank sends to
+  // itself are copied.
+  absl::Status Begin(Event start, const std::vector<Copy>& own);
+  // Copies into the memory of a slot, or out of it. The inbox gets kCopiedOut or kCopiedIn of the slot when these
+  // copies and all earlier ones of that direction are done; never if the device fails.
+  absl::Status Out(uint32_t slot, const std::vector<Copy>& copies);
+  absl::Status In(uint32_t slot, const std::vector<Copy>& copies);
+  // The device's error, if it has failed.
+  absl::Status Check() const;
+  // Waits until all copies are done, well or not.
+  void Settle();
+
+ private:
+  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for it.
+  struct Call {
+    Inbox* inbox = nullptr;
+    Message::Kind kind = Message::Kind::kStop;
+    uint32_t slot = 0;
+  };
+  Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t slots);
+  absl::Status Run(Stream stream, const std::vector<Copy>& copies, Call* call);
+
+  const std::shared_ptr<OpenDevice> device_;
+  const Driver& driver_;
+  const std::shared_ptr<Inbox> inbox_;
+  std::vector<Call> outs_, ins_;  // by slot
+  Stream out_ = nullptr, in_ = nullptr;
+};
+
+}  // namespace rails::cuda
+
+#endif  // RAILS_CLIENT_CUDA_COPIER_H_

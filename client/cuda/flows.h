@@ -1,0 +1,49 @@
+// The flows of a job as bytes of devices and segments, checked once.
+#ifndef RAILS_CLIENT_CUDA_FLOWS_H_
+#define RAILS_CLIENT_CUDA_FLOWS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rails/cuda.h"
+
+namespace rails::cuda {
+
+// Bytes that the daemon reaches by itself (`range`), or that are staged (`range.segment` is null).
+struct Part {
+  Range range{};
+  Address address = 0;  // of staged bytes
+  uint64_t length_bytes = 0;
+};
+
+// The bytes exchanged with one other rank.
+struct Flow {
+  uint32_t rank = 0;
+  uint64_t total_bytes = 0;
+  uint64_t room_bytes = 0;  // of `parts`: the capacity, if the source may send less than that
+  bool staged = false;      // some bytes are
+  std::vector<Part> parts{};
+};
+
+// A copy by the device. Addresses of the host are unified addresses, too.
+struct Copy {
+  Address to = 0, from = 0;
+  uint64_t bytes = 0;
+};
+
+struct Flows {
+  std::vector<Flow> sends{}, receives{};
+  std::vector<Copy> own{};  // from this rank to itself; empty for bytes that stay in place
+  uint64_t own_bytes = 0;   // with those
+};
+
+// The flows of `exchange` for a rank of a group. Ranges of device memory must be of `device`, which made their Memory.
+// INVALID_ARGUMENT names the field and its value.
+absl::StatusOr<Flows> CheckExchange(const AllToAllv& exchange, uint32_t world_size, uint32_t rank, const void* device);
+
+}  // namespace rails::cuda
+
+#endif  // RAILS_CLIENT_CUDA_FLOWS_H_

@@ -1,0 +1,136 @@
+#include "client/cuda/group.h"
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rails::cuda {
+namespace {
+
+constexpr uint64_t kLeastBytesForRank = 64;
+
+absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
+  if (options.recovery == Recovery::kDegrade) {
+    return absl::InvalidArgumentError(
+        "recovery kDegrade: a group on device memory cannot lose ranks, because the others could cut a job into pieces "
+        "differently; use kFail or kWait");
+  }
+  if (staging.pieces == 0 || staging.pieces > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat("staging.pieces ", staging.pieces, " is not in 1 to 1024"));
+  }
+  if (staging.piece_bytes < kLeastBytesForRank * options.world_size || staging.piece_bytes > uint64_t{1} << 40) {
+    return absl::InvalidArgumentError(absl::StrCat("staging.piece_bytes ", staging.piece_bytes, " is not in ",
+                                                   kLeastBytesForRank * options.world_size, " (", kLeastBytesForRank,
+                                                   " for each rank) to 2^40"));
+  }
+  return absl::OkStatus();
+}
+
+// All ranks must cut flows alike: the daemons compare the tag.
+absl::Status AgreeOn(rails::Group& group, const Staging& staging, absl::Duration timeout) {
+  absl::StatusOr<std::shared_ptr<rails::Job>> job = group.Submit({.tag = staging.piece_bytes, .timeout = timeout});
+  if (!job.ok()) return job.status();
+  const absl::StatusOr<JobReport> report = (*job)->Wait();
+  const absl::Status status = report.ok() ? report->status : report.status();
+  if (status.code() != absl::StatusCode::kInvalidArgument) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ranks differ in staging.piece_bytes, their tag here: ", status.message()));
+}
+
+// The caller's reference to a job.
+class JobHandle final : public Job {
+ public:
+  JobHandle(std::shared_ptr<Operation> operation, std::shared_ptr<Inbox> inbox)
+      : operation_(std::move(operation)), inbox_(std::move(inbox)) {}
+
+  uint64_t seq() const override { return operation_->seq(); }
+  absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return operation_->Wait(timeout); }
+  void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) override {
+    operation_->OnDone(std::move(callback));
+  }
+  std::future<absl::StatusOr<JobReport>> Future() override {
+    auto promise = std::make_shared<std::promise<absl::StatusOr<JobReport>>>();
+    operation_->OnDone([promise](absl::StatusOr<JobReport> report) { promise->set_value(std::move(report)); });
+    return promise->get_future();
+  }
+  absl::Status Cancel() override {
+    if (!operation_->ended()) inbox_->Put({.kind = Message::Kind::kCancel, .operation = operation_});
+    return absl::OkStatus();
+  }
+  absl::Status WaitOn(Stream stream) override { return operation_->WaitOn(stream); }
+  Copies copies() const override { return operation_->copies(); }
+
+ private:
+  const std::shared_ptr<Operation> operation_;
+  const std::shared_ptr<Inbox> inbox_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(Client& client, std::shared_ptr<OpenDevice> device,
+                                                         GroupOptions options, const Staging& staging) {
+  if (absl::Status status = CheckOptions(options, staging); !status.ok()) return status;
+  const absl::Duration timeout = options.timeout;
+  absl::StatusOr<std::unique_ptr<rails::Group>> core = client.JoinGroup(std::move(options));
+  if (!core.ok()) return core.status();
+  if (absl::Status status = AgreeOn(**core, staging, timeout); !status.ok()) return status;
+  std::unique_ptr<GroupHandle> group(new GroupHandle(std::move(device), *std::move(core)));
+  if (absl::Status status = group->Start(client, staging); !status.ok()) return status;
+  return group;
+}
+
+absl::Status GroupHandle::Start(Client& client, const Staging& staging) {
+  const PieceSizes sizes(staging.piece_bytes, world_size());
+  absl::StatusOr<std::unique_ptr<Slots>> slots = Slots::Make(client, device_, sizes.slot_bytes(), staging.pieces);
+  if (!slots.ok()) return slots.status();
+  const InContext here(device_->driver(), device_->context());
+  absl::StatusOr<std::unique_ptr<Copier>> copier = Copier::Make(device_, inbox_, staging.pieces);
+  if (!copier.ok()) return copier.status();
+  worker_ = std::make_unique<Worker>(core_.get(), sizes, *std::move(slots), staging.pieces, *std::move(copier), inbox_,
+                                     state_);
+  thread_.Start("rails-cuda", [this] {
+    const InContext in(device_->driver(), device_->context());
+    worker_->Run();
+    worker_ = nullptr;
+  });
+  return absl::OkStatus();
+}
+
+GroupHandle::~GroupHandle() {
+  if (!thread_.running()) return;
+  inbox_->Put({.kind = Message::Kind::kStop});
+  thread_.Join();
+}
+
+absl::StatusOr<std::shared_ptr<Prepared>> GroupHandle::Prepare(const AllToAllv&, absl::Duration) {
+  return absl::UnimplementedError("a group on device memory has no prepared exchanges: submit the ranges");
+}
+
+absl::StatusOr<std::shared_ptr<rails::Job>> GroupHandle::Submit(const std::shared_ptr<Prepared>&, const Lengths&,
+                                                                absl::Duration) {
+  return absl::UnimplementedError("a group on device memory has no prepared exchanges: submit the ranges");
+}
+
+absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& exchange, std::optional<Stream> stream,
+                                                               absl::Duration timeout) {
+  if (absl::Status status = owner_.Check(); !status.ok()) return status;
+  absl::StatusOr<Flows> flows = CheckExchange(exchange, world_size(), rank(), device_.get());
+  if (!flows.ok()) return flows.status();
+  const InContext here(device_->driver(), device_->context());
+  absl::StatusOr<std::shared_ptr<Operation>> operation = Operation::Make(device_, exchange, *std::move(flows), stream);
+  if (!operation.ok()) return operation.status();
+  if (absl::Status status = state_->Submit(*operation, inbox_.get(), internal::Deadline::After(timeout));
+      !status.ok()) {
+    return status;
+  }
+  return std::make_shared<JobHandle>(*std::move(operation), inbox_);
+}
+
+absl::Status GroupHandle::Leave() {
+  if (absl::Status status = owner_.Check(); !status.ok()) return status;
+  state_->End(absl::CancelledError("this rank has left it"));
+  return core_->Leave();
+}
+
+}  // namespace rails::cuda

@@ -1,0 +1,44 @@
+// One opened device: driver, primary context, and what is made of them.
+#ifndef RAILS_CLIENT_CUDA_OPEN_DEVICE_H_
+#define RAILS_CLIENT_CUDA_OPEN_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cuda/driver.h"
+#include "client/cuda/wait_words.h"
+#include "rails/cuda.h"
+
+namespace rails::cuda {
+
+// Holds the device's primary context. Immutable but for the words; any thread.
+class OpenDevice {
+ public:
+  static absl::StatusOr<std::shared_ptr<OpenDevice>> Open(const DeviceOptions& options);
+  OpenDevice(std::shared_ptr<const Driver> driver, DeviceNumber number, Context context)
+      : driver_(std::move(driver)), number_(number), context_(context) {}
+  ~OpenDevice() { driver_->cuDevicePrimaryCtxRelease_v2(number_); }
+  OpenDevice(const OpenDevice&) = delete;
+  OpenDevice& operator=(const OpenDevice&) = delete;
+
+  const Driver& driver() const { return *driver_; }
+  Context context() const { return context_; }
+  DeviceNumber number() const { return number_; }
+  const Capabilities& capabilities() const { return capabilities_; }
+  // Null without Capabilities::stream_waits.
+  WaitWords* words() const { return words_.get(); }
+
+ private:
+  void LookAtCapabilities();
+
+  const std::shared_ptr<const Driver> driver_;
+  const DeviceNumber number_;
+  const Context context_;
+  Capabilities capabilities_;
+  std::unique_ptr<WaitWords> words_;
+};
+
+}  // namespace rails::cuda
+
+#endif  // RAILS_CLIENT_CUDA_OPEN_DEVICE_H_

@@ -1,0 +1,145 @@
+#include "client/cuda/operation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rails::cuda {
+namespace {
+
+void AddEach(const std::vector<uint64_t>& more, std::vector<uint64_t>* sum) {
+  sum->resize(std::max(sum->size(), more.size()));
+  for (size_t i = 0; i < more.size(); ++i) (*sum)[i] += more[i];
+}
+
+}  // namespace
+
+void AddReport(const JobReport& more, JobReport* sum) {
+  sum->bytes_sent += more.bytes_sent;
+  sum->bytes_received += more.bytes_received;
+  sum->waiting_for_ranks += more.waiting_for_ranks;
+  sum->waiting_for_peers += more.waiting_for_peers;
+  if (sum->to_first_chunk == absl::ZeroDuration()) sum->to_first_chunk = more.to_first_chunk;
+  sum->node_bound += more.node_bound;
+  AddEach(more.rail_tx_bytes, &sum->rail_tx_bytes);
+  AddEach(more.rail_rx_bytes, &sum->rail_rx_bytes);
+  sum->eager_sent_bytes += more.eager_sent_bytes;
+  sum->eager_received_bytes += more.eager_received_bytes;
+  sum->replays += more.replays;
+}
+
+absl::StatusOr<std::shared_ptr<Operation>> Operation::Make(std::shared_ptr<OpenDevice> device,
+                                                           const AllToAllv& exchange, Flows flows,
+                                                           std::optional<Stream> stream) {
+  const Driver& driver = device->driver();
+  Event start = nullptr;
+  if (stream) {
+    absl::Status status = driver.Check(driver.cuEventCreate(&start, kEventDisableTiming), "cuEventCreate");
+    if (!status.ok()) return status;
+    status = driver.Check(driver.cuEventRecord(start, *stream), "cuEventRecord");
+    if (!status.ok()) {
+      driver.cuEventDestroy_v2(start);
+      return status;
+    }
+  }
+  std::optional<WaitWords::Word> word;
+  if (device->words() != nullptr) word = device->words()->Take();
+  return std::shared_ptr<Operation>(new Operation(std::move(device), exchange, std::move(flows), start, word));
+}
+
+Operation::Operation(std::shared_ptr<OpenDevice> device, const AllToAllv& exchange, Flows given_flows, Event start,
+                     std::optional<WaitWords::Word> word)
+    : flows(std::move(given_flows)), device_(std::move(device)), exchange_(exchange), start_(start), word_(word) {}
+
+Operation::~Operation() {
+  LetStreamsGo();
+  ReturnWord();
+  if (start_ == nullptr) return;
+  const InContext here(device_->driver(), device_->context());
+  device_->driver().cuEventDestroy_v2(start_);
+}
+
+void Operation::AddCopies(const Copies& more) {
+  absl::MutexLock lock(&mutex_);
+  copies_.to_host_bytes += more.to_host_bytes;
+  copies_.to_device_bytes += more.to_device_bytes;
+  copies_.own_bytes += more.own_bytes;
+  copies_.pieces += more.pieces;
+}
+
+void Operation::LetStreamsGo() {
+  absl::MutexLock lock(&mutex_);
+  if (word_ && !word_set_) device_->words()->Set(*word_);
+  word_set_ = true;
+}
+
+void Operation::ReturnWord() {
+  absl::MutexLock lock(&mutex_);
+  if (word_ && !word_returned_) device_->words()->Give(*word_);
+  word_returned_ = true;
+}
+
+void Operation::Finish(const absl::Status& status) {
+  JobReport report = std::move(course.sum);
+  report.seq = seq_;
+  report.terminal = true;
+  report.status = status;
+  report.elapsed = absl::FromChrono(std::chrono::steady_clock::now() - began_);
+  if (report.node_bound > absl::ZeroDuration()) {
+    report.ratio_to_bound = absl::FDivDuration(report.elapsed, report.node_bound);
+  }
+  LetStreamsGo();
+  std::vector<std::function<void(Result)>> callbacks;
+  AllToAllv dropped;  // outlives the lock: memory may be freed with it
+  {
+    absl::MutexLock lock(&mutex_);
+    report_ = report;
+    std::swap(dropped, exchange_);
+    callbacks.swap(callbacks_);
+    changed_.WakeAll();
+  }
+  ReturnWord();
+  flows = {};
+  for (auto& callback : callbacks) callback(report);
+}
+
+Operation::Result Operation::Wait(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return report_.has_value(); };
+  if (changed_.Await(mutex_, ended, internal::Deadline::After(timeout))) return *report_;
+  JobReport report;
+  report.seq = seq_;
+  return report;
+}
+
+void Operation::OnDone(std::function<void(Result)> callback) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!report_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback(Wait(absl::ZeroDuration()));
+}
+
+absl::Status Operation::WaitOn(Stream stream) {
+  {
+    absl::MutexLock lock(&mutex_);
+    // The copies of an ended job are done, so the stream has nothing to wait for.
+    if (report_) return report_->status;
+  }
+  if (word_) {
+    // If the job ends now, the word has the value already. The driver may block, so no lock is held.
+    const InContext here(device_->driver(), device_->context());
+    return device_->words()->Wait(*word_, stream);
+  }
+  const Result result = Wait(absl::InfiniteDuration());
+  return result.ok() ? result->status : result.status();
+}
+
+Copies Operation::copies() const {
+  absl::MutexLock lock(&mutex_);
+  return copies_;
+}
+
+}  // namespace rails::cuda

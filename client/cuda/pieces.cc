@@ -1,0 +1,111 @@
+#include "client/cuda/pieces.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace rails::cuda {
+namespace {
+
+// Writes one direction of a piece, flow after flow.
+class Writer {
+ public:
+  Writer(bool into_slot, const SlotSpan& slot, PieceFlows* out)
+      : into_slot_(into_slot),
+        segment_(slot.segment),
+        base_(reinterpret_cast<Address>(slot.segment->bytes().data())),
+        next_(slot.offset_bytes),
+        out_(*out) {}
+
+  void BeginFlow(uint32_t rank) { out_.flows.push_back({rank, {}}); }
+  void AddPrefix() {
+    out_.prefixes.push_back(next_);
+    AddSlotBytes(PieceSizes::kPrefixBytes);
+  }
+  // Bytes [begin, end) of the flow, and space up to `space_end`.
+  void Add(const Flow& flow, uint64_t begin, uint64_t end, uint64_t space_end) {
+    uint64_t at = 0;
+    for (const Part& part : flow.parts) {
+      const uint64_t from = std::max(at, begin), until = std::min(at + part.length_bytes, space_end);
+      if (from < until) AddPart(part, from - at, until - from, std::clamp(end, from, until) - from);
+      at += part.length_bytes;
+      if (at >= space_end) break;
+    }
+  }
+
+ private:
+  // `bytes` of a part, of which `copied` are copied if it is staged.
+  void AddPart(const Part& part, uint64_t skip, uint64_t bytes, uint64_t copied) {
+    if (part.range.segment != nullptr) {
+      out_.flows.back().ranges.push_back({part.range.segment, part.range.offset_bytes + skip, bytes});
+      return;
+    }
+    const Address device = part.address + skip, host = base_ + next_;
+    const Copy copy = into_slot_ ? Copy{host, device, copied} : Copy{device, host, copied};
+    AddSlotBytes(bytes);
+    if (copied == 0) return;
+    out_.staged_bytes += copied;
+    if (Copy* last = out_.copies.empty() ? nullptr : &out_.copies.back();
+        last != nullptr && last->to + last->bytes == copy.to && last->from + last->bytes == copy.from) {
+      last->bytes += copied;
+    } else {
+      out_.copies.push_back(copy);
+    }
+  }
+  void AddSlotBytes(uint64_t bytes) {
+    std::vector<Range>& ranges = out_.flows.back().ranges;
+    if (!ranges.empty() && ranges.back().segment == segment_ &&
+        ranges.back().offset_bytes + ranges.back().length_bytes == next_) {
+      ranges.back().length_bytes += bytes;
+    } else {
+      ranges.push_back({segment_, next_, bytes});
+    }
+    next_ += bytes;
+  }
+
+  const bool into_slot_;
+  const std::shared_ptr<Segment>& segment_;
+  const Address base_;
+  uint64_t next_;
+  PieceFlows& out_;
+};
+
+}  // namespace
+
+uint64_t PieceSizes::Begin(uint64_t total_bytes, uint32_t piece, uint32_t pieces) const {
+  if (piece == 0) return 0;
+  const uint64_t first = std::min(total_bytes, first_bytes_), rest = total_bytes - first;
+  if (piece == 1) return first;
+  const uint64_t parts = pieces - 1, part = piece - 1;  // part * (rest % parts) is below 2^64
+  return first + rest / parts * part + rest % parts * part / parts;
+}
+
+uint32_t PieceSizes::FurtherPieces(const std::vector<Flow>& flows) const {
+  uint64_t staged_bytes = 0;
+  bool more = false;
+  for (const Flow& flow : flows) {
+    const uint64_t rest = flow.total_bytes - std::min(flow.total_bytes, first_bytes_);
+    more = more || rest > 0;
+    if (flow.staged) staged_bytes += rest;
+  }
+  if (!more) return 0;
+  const uint64_t pieces = (staged_bytes + piece_bytes_ - 1) / piece_bytes_;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(pieces, 1, std::numeric_limits<uint32_t>::max() - 1));
+}
+
+PieceFlows LayOut(const std::vector<Flow>& flows, const PieceSizes& sizes, uint32_t piece, uint32_t pieces,
+                  bool into_slot, bool prefixed, const SlotSpan& slot) {
+  PieceFlows out;
+  Writer writer(into_slot, slot, &out);
+  for (const Flow& flow : flows) {
+    const uint64_t begin = sizes.Begin(flow.total_bytes, piece, pieces);
+    const uint64_t end = sizes.Begin(flow.total_bytes, piece + 1, pieces);
+    if (begin == end && !prefixed) continue;
+    writer.BeginFlow(flow.rank);
+    if (prefixed) writer.AddPrefix();
+    writer.Add(flow, begin, end, prefixed ? sizes.Begin(flow.room_bytes, 1, pieces) : end);
+  }
+  return out;
+}
+
+}  // namespace rails::cuda

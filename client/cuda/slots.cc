@@ -1,0 +1,42 @@
+#include "client/cuda/slots.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rails::cuda {
+
+absl::StatusOr<std::unique_ptr<Slots>> Slots::Make(Client& client, std::shared_ptr<OpenDevice> device, uint64_t bytes,
+                                                   uint32_t count) {
+  bytes = (bytes + 4095) / 4096 * 4096;
+  absl::StatusOr<std::shared_ptr<Segment>> segment =
+      client.CreateSegment(bytes * 2 * count, {.name = "rails-cuda-staging"});
+  if (!segment.ok()) return segment.status();
+  const absl::Span<std::byte> memory = (*segment)->bytes();
+  const InContext here(device->driver(), device->context());
+  const absl::Status status = device->driver().Check(
+      device->driver().cuMemHostRegister_v2(memory.data(), memory.size(), kHostRegisterPortable), "cuMemHostRegister");
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("pinning ", memory.size(), " bytes for staging: ", status.message()));
+  }
+  return std::unique_ptr<Slots>(new Slots(std::move(device), *std::move(segment), bytes, count));
+}
+
+Slots::Slots(std::shared_ptr<OpenDevice> device, std::shared_ptr<Segment> segment, uint64_t bytes, uint32_t count)
+    : device_(std::move(device)), segment_(std::move(segment)), bytes_(bytes) {
+  for (uint32_t slot = count; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+Slots::~Slots() {
+  const InContext here(device_->driver(), device_->context());
+  device_->driver().cuMemHostUnregister(segment_->bytes().data());
+}
+
+uint32_t Slots::Take() {
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+}  // namespace rails::cuda

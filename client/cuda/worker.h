@@ -1,0 +1,108 @@
+// The thread of a group: takes its jobs through their pieces, in the order of their submission.
+//
+// A piece has a slot from its start to its end: copied out of the device, exchanged by a job of the daemon, copied into
+// the device. The daemon's jobs have the same order on every rank, because a job's pieces start one after the other,
+// those of the next job after them, and the copies out keep that order.
+#ifndef RAILS_CLIENT_CUDA_WORKER_H_
+#define RAILS_CLIENT_CUDA_WORKER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cuda/copier.h"
+#include "client/cuda/inbox.h"
+#include "client/cuda/operation.h"
+#include "client/cuda/pieces.h"
+#include "client/cuda/slots.h"
+#include "client/src/deadline.h"
+#include "rails/client.h"
+
+namespace rails::cuda {
+
+// The part of the worker that callers see. Thread-safe.
+class WorkerState {
+ public:
+  // Jobs of a group that have not ended.
+  static constexpr uint32_t kMaxUnfinished = 64;
+
+  // Numbers the operation and puts it into `inbox`. Waits for room until `deadline`: UNAVAILABLE. FAILED_PRECONDITION:
+  // the group is over.
+  absl::Status Submit(std::shared_ptr<Operation> operation, Inbox* inbox, internal::Deadline deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnFinished() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The group takes no more jobs. The first reason counts.
+  void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::Mutex mutex_;
+  internal::WaitQueue changed_;
+  uint64_t last_seq_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status over_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One thread makes it and runs it, in the device's context.
+class Worker {
+ public:
+  Worker(rails::Group* group, const PieceSizes& sizes, std::unique_ptr<Slots> slots, uint32_t slot_count,
+         std::unique_ptr<Copier> copier, std::shared_ptr<Inbox> inbox, std::shared_ptr<WorkerState> state)
+      : group_(*group),
+        sizes_(sizes),
+        slots_(std::move(slots)),
+        copier_(std::move(copier)),
+        inbox_(std::move(inbox)),
+        state_(std::move(state)),
+        active_(slot_count) {}
+
+  // Returns after kStop, when no operation is unfinished.
+  void Run();
+
+ private:
+  // The piece that has a slot.
+  struct Piece {
+    std::shared_ptr<Operation> operation{};  // null: the slot is free
+    uint32_t number = 0;
+    PieceFlows sends{}, receives{};
+    std::shared_ptr<rails::Job> job{};  // null: not with the daemon
+  };
+
+  void Handle(Message message);
+  // Starts as many pieces as there are slots.
+  void Advance();
+  absl::Status StartPiece(const std::shared_ptr<Operation>& operation);
+  void OnCopiedOut(uint32_t slot);
+  void OnEnded(uint32_t slot, const JobReport& report);
+  // Takes what the first piece has told: how many pieces there are, and the true lengths of flows.
+  absl::Status TakeFirst(Piece& piece, uint32_t slot, const JobReport& report);
+  absl::Status TakeLengths(Piece& piece, const JobReport& report);
+  // Ends a piece whose bytes are not copied into the device, once the copies of the rank's own bytes are done.
+  void DropPiece(uint32_t slot);
+  void EndPiece(uint32_t slot);
+  // The job fails, and with it the group.
+  void Fail(Operation& operation, const absl::Status& why);
+  // The driver refuses or the device has failed: no copy is done any more.
+  void Break(const absl::Status& why);
+  void Finish(const std::shared_ptr<Operation>& operation, const absl::Status& status);
+  // After kStop: ends what still runs.
+  void Stop();
+  bool AnyActive() const;
+
+  rails::Group& group_;
+  const PieceSizes sizes_;
+  const std::unique_ptr<Slots> slots_;
+  const std::unique_ptr<Copier> copier_;  // destroyed before the slots
+  const std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<WorkerState> state_;
+  std::vector<Piece> active_;                        // by slot
+  std::deque<std::shared_ptr<Operation>> starting_;  // operations with pieces that have not started
+  absl::Status over_, broken_;
+  bool stopping_ = false;
+};
+
+}  // namespace rails::cuda
+
+#endif  // RAILS_CLIENT_CUDA_WORKER_H_

@@ -1,0 +1,274 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <utility>
+
+namespace fake_cuda {
+namespace {
+
+constexpr size_t kDeviceAddresses = size_t{256} << 30;
+constexpr size_t kFilledBytes = 16 << 20;  // filling more takes too long
+constexpr int kFilling = 0xa5;             // new memory is not zero, as on a device
+
+uint64_t DeviceBase() {
+  static const uint64_t base = [] {
+    void* memory = mmap(nullptr, kDeviceAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? uint64_t{0} : reinterpret_cast<uint64_t>(memory);
+  }();
+  return base;
+}
+
+bool InDeviceAddresses(uint64_t address) {
+  return DeviceBase() != 0 && address >= DeviceBase() && address - DeviceBase() < kDeviceAddresses;
+}
+
+uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// The element of a map of ranges, by their first addresses, that contains an address.
+template <typename Map, typename Bytes>
+typename Map::const_iterator FindRange(const Map& map, uint64_t address, Bytes bytes) {
+  auto next = map.upper_bound(address);
+  if (next == map.begin()) return map.end();
+  auto found = std::prev(next);
+  return address - found->first < bytes(found->second) ? found : map.end();
+}
+
+size_t BytesOf(const std::shared_ptr<Region>& region) { return region->bytes; }
+
+std::string DescribeRange(uint64_t address, size_t bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "0x%llx+%zu", static_cast<unsigned long long>(address), bytes);
+  return text;
+}
+
+}  // namespace
+
+Allocation::~Allocation() {
+  munmap(data, mapped_bytes());
+  close(file);
+}
+
+std::shared_ptr<Allocation> Allocation::Make(size_t bytes) {
+  const size_t mapped = RoundUp(bytes, kPage);
+  const int file = memfd_create("fake_cuda", MFD_CLOEXEC);
+  if (file < 0) return nullptr;
+  void* data = MAP_FAILED;
+  if (ftruncate(file, static_cast<off_t>(mapped)) == 0) {
+    data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  if (data == MAP_FAILED) {
+    close(file);
+    return nullptr;
+  }
+  if (mapped <= kFilledBytes) std::memset(data, kFilling, mapped);
+  return std::make_shared<Allocation>(file, static_cast<unsigned char*>(data), bytes);
+}
+
+bool Span::Overlaps(const Span& other) const {
+  return history != nullptr && history == other.history && position < other.position + other.bytes &&
+         other.position < position + bytes;
+}
+
+std::string Span::Describe() const {
+  const char* kind = device() ? "device memory " : pinned() ? "pinned memory " : "pageable memory ";
+  return kind + DescribeRange(address, bytes);
+}
+
+std::shared_ptr<Region> Memory::FindDevice(uint64_t address) const {
+  auto found = FindRange(regions_, address, BytesOf);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Region> Memory::FindRegistration(uint64_t address) const {
+  auto found = FindRange(registrations_, address, BytesOf);
+  return found == registrations_.end() ? nullptr : found->second;
+}
+
+std::optional<Span> Memory::Locate(uint64_t address, size_t bytes, std::string* problem) {
+  if (address == 0 || address + bytes < address) {
+    *problem = DescribeRange(address, bytes) + " is no range of addresses";
+    return std::nullopt;
+  }
+  Span span{.address = address, .bytes = bytes};
+  if (InDeviceAddresses(address)) {
+    span.region = FindDevice(address);
+    if (span.region == nullptr) {
+      *problem = DescribeRange(address, bytes) + " is at a device address without memory (freed, or never allocated)";
+    } else if (bytes > span.region->address + span.region->bytes - address) {
+      *problem = DescribeRange(address, bytes) + " reaches past the end of the device memory " +
+                 DescribeRange(span.region->address, span.region->bytes);
+    } else if (!span.region->accessible) {
+      *problem = DescribeRange(address, bytes) + " is in device memory without access (no cuMemSetAccess)";
+    } else {
+      span.position = address - span.region->address;
+      span.data = span.region->allocation->data + span.position;
+      span.history = &span.region->allocation->history;
+      return span;
+    }
+    return std::nullopt;
+  }
+  span.data = reinterpret_cast<unsigned char*>(address);
+  span.region = FindRegistration(address);
+  auto next = registrations_.upper_bound(address);
+  if (span.region != nullptr ? bytes > span.region->address + span.region->bytes - address
+                             : next != registrations_.end() && next->first < address + bytes) {
+    *problem = DescribeRange(address, bytes) + " is only in part in the registered host memory " +
+               (span.region != nullptr ? DescribeRange(span.region->address, span.region->bytes)
+                                       : DescribeRange(next->first, next->second->bytes));
+    return std::nullopt;
+  }
+  if (span.region != nullptr) {
+    span.position = address;
+    span.history = &host_history_;
+  }
+  return span;
+}
+
+uint64_t Memory::TakeAddresses(size_t bytes, size_t alignment) {
+  const uint64_t begin = DeviceBase(), end = begin + kDeviceAddresses;
+  if (begin == 0 || bytes > kDeviceAddresses) return 0;
+  uint64_t at = next_address_ == 0 ? begin : next_address_;
+  for (bool wrapped = false;;) {
+    at = RoundUp(at, alignment);
+    if (at + bytes + kPage > end) {
+      if (wrapped) return 0;
+      wrapped = true;
+      at = begin;
+      continue;
+    }
+    // A page without memory follows each range.
+    auto next = taken_.lower_bound(at + bytes + kPage);
+    if (next == taken_.begin()) break;
+    const auto& [base, size] = *std::prev(next);
+    if (base + size + kPage <= at) break;
+    at = base + size + kPage;
+  }
+  taken_.emplace(at, bytes);
+  next_address_ = at + bytes + kPage;
+  return at;
+}
+
+Result Memory::Allocate(size_t bytes, uint64_t* address) {
+  if (bytes == 0) return kInvalidValue;
+  if (bytes > kDeviceAddresses) return kOutOfMemory;
+  auto allocation = Allocation::Make(bytes);
+  const uint64_t base = allocation == nullptr ? 0 : TakeAddresses(allocation->mapped_bytes(), kPage);
+  if (base == 0) return kOutOfMemory;
+  regions_[base] = std::make_shared<Region>(Region{.address = base, .bytes = bytes, .allocation = allocation});
+  *address = base;
+  return kSuccess;
+}
+
+Result Memory::Register(uint64_t address, size_t bytes) {
+  if (address == 0 || bytes == 0 || address + bytes < address || InDeviceAddresses(address)) return kInvalidValue;
+  auto next = registrations_.lower_bound(address);
+  if (FindRegistration(address) != nullptr || (next != registrations_.end() && next->first < address + bytes)) {
+    return kAlreadyRegistered;
+  }
+  registrations_[address] = std::make_shared<Region>(Region{.address = address, .bytes = bytes});
+  return kSuccess;
+}
+
+void Memory::Remove(const Region& region) {
+  const uint64_t address = region.address;
+  if (region.allocation == nullptr) {
+    host_history_.Erase(address, address + region.bytes);
+    registrations_[address]->removed = true;
+    registrations_.erase(address);
+    return;
+  }
+  if (!region.from_create) taken_.erase(address);
+  regions_[address]->removed = true;
+  regions_.erase(address);
+}
+
+Result Memory::Create(size_t bytes, bool rdma_capable, unsigned long long* handle) {
+  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
+  if (bytes > kDeviceAddresses) return kOutOfMemory;
+  auto allocation = Allocation::Make(bytes);
+  if (allocation == nullptr) return kOutOfMemory;
+  allocation->rdma_capable = rdma_capable;
+  *handle = ++last_handle_;
+  handles_[*handle] = std::move(allocation);
+  return kSuccess;
+}
+
+Result Memory::Release(unsigned long long handle) { return handles_.erase(handle) == 1 ? kSuccess : kInvalidValue; }
+
+Result Memory::Reserve(size_t bytes, size_t alignment, uint64_t* address) {
+  if (bytes == 0 || bytes % kGranularity != 0 || (alignment & (alignment - 1)) != 0) return kInvalidValue;
+  *address = TakeAddresses(bytes, std::max<size_t>(alignment, kGranularity));
+  if (*address == 0) return kOutOfMemory;
+  reservations_[*address] = bytes;
+  return kSuccess;
+}
+
+Result Memory::FreeReservation(uint64_t address, size_t bytes) {
+  auto found = reservations_.find(address);
+  auto mapped = regions_.lower_bound(address);
+  if (found == reservations_.end() || found->second != bytes ||
+      (mapped != regions_.end() && mapped->first < address + bytes)) {
+    return kInvalidValue;
+  }
+  reservations_.erase(found);
+  taken_.erase(address);
+  return kSuccess;
+}
+
+Result Memory::Map(uint64_t address, size_t bytes, unsigned long long handle) {
+  auto found = handles_.find(handle);
+  if (found == handles_.end() || bytes == 0 || bytes % kGranularity != 0 || address % kGranularity != 0 ||
+      bytes > found->second->bytes) {
+    return kInvalidValue;
+  }
+  auto reservation = FindRange(reservations_, address, [](size_t size) { return size; });
+  auto mapped = regions_.lower_bound(address);
+  if (reservation == reservations_.end() || bytes > reservation->first + reservation->second - address ||
+      FindDevice(address) != nullptr || (mapped != regions_.end() && mapped->first < address + bytes)) {
+    return kInvalidValue;
+  }
+  regions_[address] = std::make_shared<Region>(Region{
+      .address = address, .bytes = bytes, .allocation = found->second, .from_create = true, .accessible = false});
+  return kSuccess;
+}
+
+std::map<uint64_t, std::shared_ptr<Region>> Memory::Mappings(uint64_t address, size_t bytes) const {
+  std::map<uint64_t, std::shared_ptr<Region>> found;
+  uint64_t at = address;
+  for (auto i = regions_.find(address); i != regions_.end() && i->first == at && at < address + bytes; ++i) {
+    if (!i->second->from_create) return {};
+    found.insert(*i);
+    at += i->second->bytes;
+  }
+  return at == address + bytes ? found : decltype(found){};
+}
+
+void Memory::Clear() {
+  for (auto* map : {&regions_, &registrations_}) {
+    for (auto& [address, region] : *map) region->removed = true;
+    map->clear();
+  }
+  host_history_ = {};
+  reservations_.clear();
+  taken_.clear();
+  handles_.clear();
+}
+
+int64_t Memory::allocations() const {
+  std::set<const Allocation*> live;
+  for (const auto& [address, region] : regions_) live.insert(region->allocation.get());
+  for (const auto& [handle, allocation] : handles_) live.insert(allocation.get());
+  return static_cast<int64_t>(live.size());
+}
+
+int64_t Memory::mappings() const {
+  return std::count_if(regions_.begin(), regions_.end(), [](const auto& entry) { return entry.second->from_create; });
+}
+
+}  // namespace fake_cuda

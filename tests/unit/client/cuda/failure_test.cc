@@ -1,0 +1,269 @@
+// Failures of a group on device memory: of a job, the driver, the device, its caller.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/cuda/fake_driver/fake_driver.h"
+#include "tests/support/until.h"
+#include "tests/unit/client/cuda/rank.h"
+
+namespace railsd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kRanks = 2;
+constexpr uint64_t kBytes = 1000;
+const rails::cuda::Staging kStaging{.piece_bytes = 200, .pieces = 2};
+
+class CudaFailureTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fakeReset();
+    fakeSetDelays(1, 50);
+  }
+  void TearDown() override {
+    for (uint64_t i = 0; i < fakeViolations(); ++i) ADD_FAILURE() << fakeViolation(i);
+    fakeReset();
+  }
+};
+
+// All ranks exchange `kBytes` with each other and with themselves.
+struct Exchange {
+  explicit Exchange(Rank& rank)
+      : send(*rank.device->Allocate(kRanks * kBytes)), receive(*rank.device->Allocate(kRanks * kBytes)) {
+    for (uint32_t peer = 0; peer < kRanks; ++peer) {
+      job.sends.push_back({peer, {{send, peer * kBytes, kBytes}}});
+      job.receives.push_back({peer, {{receive, peer * kBytes, kBytes}}});
+    }
+  }
+  std::shared_ptr<rails::cuda::Memory> send, receive;
+  rails::AllToAllv job;
+};
+
+absl::Status EndOf(rails::cuda::Job& job) {
+  const auto report = job.Wait(absl::InfiniteDuration());
+  if (!report.ok()) return report.status();
+  EXPECT_TRUE(report->terminal);
+  return report->status;
+}
+
+TEST_F(CudaFailureTest, AFailedPieceFailsItsJobAndTheGroup) {
+  for (uint64_t piece = 0; piece < 6; ++piece) {
+    MemoryCluster cluster(kRanks, piece);
+    cluster.FailJob(2 + piece, absl::UnavailableError("node n7 is lost"));  // the first job agrees on the staging
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, kStaging);
+      Exchange exchange(rank);
+      auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+      ASSERT_TRUE(job.ok());
+      EXPECT_TRUE((*job)->WaitOn(rank.stream).ok());
+      const absl::Status status = EndOf(**job);
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      rank.driver->cuStreamSynchronize(rank.stream);  // does not hang
+      EXPECT_EQ((*job)->WaitOn(rank.stream).code(), absl::StatusCode::kUnavailable);
+      const absl::Status later = rank.group->Submit(exchange.job, rank.stream, kLimit).status();
+      EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(later.message(), HasSubstr("the group is over: "));
+    });
+  }
+}
+
+TEST_F(CudaFailureTest, JobsBehindAFailedOneFailToo) {
+  MemoryCluster cluster(kRanks, 1);
+  cluster.FailJob(2, absl::UnavailableError("node n7 is lost"));
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    Exchange first(rank), second(rank);
+    cluster.Hold(true);
+    auto one = rank.group->Submit(first.job, rank.stream, kLimit);
+    auto two = rank.group->Submit(second.job, rank.stream, kLimit);
+    cluster.Hold(false);
+    ASSERT_TRUE(one.ok());
+    EXPECT_EQ(EndOf(**one).code(), absl::StatusCode::kUnavailable);
+    if (two.ok()) {
+      EXPECT_FALSE(EndOf(**two).ok());
+    }
+  });
+}
+
+// Each call of the driver fails once, at each place where a job makes it.
+TEST_F(CudaFailureTest, AFailedCallOfTheDriverIsNamed) {
+  for (const std::string function : {"cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitEvent"}) {
+    for (int call = 1; call < 12; ++call) {
+      MemoryCluster cluster(kRanks, 1);
+      absl::Status ends[kRanks];
+      OnRanks(kRanks, [&](uint32_t number) {
+        Rank rank(cluster, number, kRanks, kStaging);
+        Exchange exchange(rank);
+        if (number == 0) fakeFail(function.c_str(), call, 2);
+        auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+        ASSERT_TRUE(job.ok());
+        EXPECT_TRUE((*job)->WaitOn(rank.stream).ok());
+        ends[number] = EndOf(**job);
+        rank.driver->cuStreamSynchronize(rank.stream);
+      });
+      // At least the rank whose call has failed says so; the other one may have ended before.
+      const bool named = absl::StrContains(absl::StrCat(ends[0].message(), ends[1].message()), function);
+      EXPECT_TRUE(named || (ends[0].ok() && ends[1].ok())) << ends[0] << ends[1];
+      fakeReset();
+      fakeSetDelays(static_cast<uint64_t>(call), 50);
+    }
+  }
+}
+
+TEST_F(CudaFailureTest, ADeviceThatFailsEndsTheJob) {
+  MemoryCluster cluster(kRanks, 1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    cluster.Hold(true);
+    Exchange exchange(rank);
+    auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+    ASSERT_TRUE(job.ok());
+    ASSERT_TRUE(Until([&] { return cluster.jobs() == 2; }));  // the first piece is with the daemons of both
+    if (number == 0) fakeBreakContext(700);
+    cluster.Hold(false);
+    EXPECT_FALSE(EndOf(**job).ok());
+  });
+}
+
+TEST_F(CudaFailureTest, CancelEndsTheGroup) {
+  MemoryCluster cluster(kRanks, 1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    Exchange exchange(rank);
+    cluster.Hold(true);
+    auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+    ASSERT_TRUE(job.ok());
+    if (number == 0) {
+      EXPECT_TRUE((*job)->Cancel().ok());
+      EXPECT_EQ(EndOf(**job).code(), absl::StatusCode::kCancelled);
+    } else {
+      EXPECT_FALSE(EndOf(**job).ok());
+    }
+  });
+}
+
+TEST_F(CudaFailureTest, ADroppedGroupEndsItsJobs) {
+  MemoryCluster cluster(kRanks, 1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    Exchange exchange(rank);
+    cluster.Hold(true);
+    std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
+    for (int i = 0; i < 5; ++i) {
+      auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+      if (!job.ok()) break;  // the other rank has dropped its group
+      (*job)->WaitOn(rank.stream).IgnoreError();
+      jobs.push_back(*std::move(job));
+    }
+    rank.group = nullptr;
+    for (const auto& job : jobs) EXPECT_FALSE(EndOf(*job).ok());
+    rank.driver->cuStreamSynchronize(rank.stream);
+  });
+}
+
+TEST_F(CudaFailureTest, TheNumberOfUnfinishedJobsIsLimited) {
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  cluster.Hold(true);
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit).ok());
+  EXPECT_EQ(rank.group->Submit(rails::AllToAllv{}, rank.stream, absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kUnavailable);
+  cluster.Hold(false);
+  EXPECT_TRUE(rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit).ok());
+}
+
+TEST_F(CudaFailureTest, RanksMustAgreeOnTheStaging) {
+  MemoryCluster cluster(kRanks, 1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    const Rank rank(cluster, number, kRanks, {.piece_bytes = 200 + number, .pieces = 2});
+    EXPECT_EQ(rank.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(rank.status.message(), HasSubstr("the ranks differ in staging.piece_bytes"));
+  });
+}
+
+// Flows of one rank, with `wrong` in place of the right ones.
+TEST_F(CudaFailureTest, WrongExchangesAreRefusedByName) {
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  const auto memory = *rank.device->Allocate(100);
+  const auto host = *rank.client->CreateSegment(100, {});
+  const auto alias = *rank.device->Import(memory->address() + 10, 20);
+  const auto other_client = cluster.MakeClient();
+  const auto other_device = *rails::cuda::Device::Open(*other_client, {.driver = FAKE_CUDA_DRIVER});
+  const auto foreign = *other_device->Allocate(10);
+  const struct {
+    rails::AllToAllv exchange;
+    const char* says;
+  } kCases[] = {
+      {{.sends = {{1, {}}}}, "sends[0].rank 1 is outside the world of 1 ranks"},
+      {{.sends = {{0, {}}, {0, {}}}}, "sends[1].rank 0 appears twice"},
+      {{.sends = {{0, {{nullptr, 0, 1}}}}}, "sends[0].ranges[0].segment is null"},
+      {{.sends = {{0, {{memory, 60, 41}}}}}, "offset_bytes 60 + length_bytes 41 is past the end of its 100 bytes"},
+      {{.sends = {{0, {{memory, UINT64_MAX, 2}}}}}, "is past the end of its 100 bytes"},
+      {{.receives = {{0, {{foreign, 0, 1}}}}}, "receives[0].ranges[0].segment is memory of another device"},
+      {{.sends = {{0, {{memory, 0, 10}}}}, .receives = {{0, {{memory, 50, 9}}}}},
+       "rank 0 sends 10 bytes to itself, and receives 9"},
+      {{.sends = {{0, {{memory, 0, 10}}}}, .receives = {{0, {{alias, 5, 5}, {memory, 14, 5}}}}}, "overlaps"},
+      {{.sends = {{0, {{memory, 0, 11}}}}, .receives = {{0, {{alias, 0, 11}}}}},
+       "receives[0].ranges[0] overlaps sends[0].ranges[0]"},
+      {{.sends = {{0, {{host, 0, 11}}}}, .receives = {{0, {{host, 10, 11}}}}}, "overlaps"},
+      {{.timeout = -absl::Seconds(1)}, "timeout -1s is negative"},
+  };
+  for (const auto& wrong : kCases) {
+    const absl::Status status = rank.group->Submit(wrong.exchange, rank.stream, kLimit).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong.says;
+    EXPECT_THAT(status.message(), HasSubstr(wrong.says));
+  }
+  // In place is no overlap, and costs no copy.
+  auto job = rank.group->Submit({.sends = {{0, {{memory, 10, 20}}}}, .receives = {{0, {{alias, 0, 20}}}}}, rank.stream,
+                                kLimit);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(EndOf(**job).ok());
+  EXPECT_EQ((*job)->copies().own_bytes, 0u);
+}
+
+TEST_F(CudaFailureTest, MemoryIsNamedAsTheDriverKnowsIt) {
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  const auto memory = *rank.device->Allocate(100);
+  EXPECT_EQ((*rank.device->Import(memory->address() + 40, 60))->length_bytes(), 60u);
+  EXPECT_THAT(rank.device->Import(memory->address() + 40, 61).status().message(),
+              HasSubstr("its allocation has 60 bytes from there on"));
+  EXPECT_EQ(rank.device->Import(12345, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rank.device->Allocate(0).status().code(), absl::StatusCode::kInvalidArgument);
+  fakeFail("cuMemAlloc_v2", 1, 2);
+  EXPECT_EQ(rank.device->Allocate(100).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(CudaFailureTest, AMissingDriverOrDeviceIsToldWithWhatToDo) {
+  MemoryCluster cluster(1, 1);
+  const auto client = cluster.MakeClient();
+  const absl::Status no_driver = rails::cuda::Device::Open(*client, {.driver = "libcuda-none.so.1"}).status();
+  EXPECT_EQ(no_driver.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(no_driver.message(), HasSubstr("libcuda-none.so.1"));
+  const absl::Status no_device =
+      rails::cuda::Device::Open(*client, {.ordinal = 3, .driver = FAKE_CUDA_DRIVER}).status();
+  EXPECT_EQ(no_device.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(no_device.message(), HasSubstr("there is no CUDA device 3: this process sees 1"));
+}
+
+// Without waits of streams, WaitOn() waits itself.
+TEST_F(CudaFailureTest, StreamsThatCannotWaitAreWaitedFor) {
+  fakeFail("cuStreamWaitValue32_v2", 1, 801);
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  EXPECT_FALSE(rank.device->capabilities().stream_waits.present);
+  EXPECT_THAT(rank.device->capabilities().stream_waits.reason, HasSubstr("cuStreamWaitValue32"));
+  auto job = rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit);
+  EXPECT_TRUE((*job)->WaitOn(rank.stream).ok());
+  EXPECT_TRUE((*job)->Wait(absl::ZeroDuration())->terminal);
+}
+
+}  // namespace
+}  // namespace railsd::testing

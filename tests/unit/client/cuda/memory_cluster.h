@@ -1,0 +1,37 @@
+// The ranks of one process: clients whose jobs a thread carries out in memory. It plays the daemons for tests of what
+// is built on a group.
+#ifndef RAILSD_TESTS_UNIT_CLIENT_CUDA_MEMORY_CLUSTER_H_
+#define RAILSD_TESTS_UNIT_CLIENT_CUDA_MEMORY_CLUSTER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "rails/client.h"
+
+namespace railsd::testing {
+
+class MemoryFabric;
+
+// A group of `world_size` ranks can be joined once. Jobs end in random order, by `seed`.
+class MemoryCluster {
+ public:
+  MemoryCluster(uint32_t world_size, uint64_t seed);
+  ~MemoryCluster();
+
+  // The client of any one rank.
+  std::unique_ptr<rails::Client> MakeClient();
+  // The job of this number will fail at every rank. 1 is the first job of the group.
+  void FailJob(uint64_t seq, absl::Status status);
+  // Jobs stay unfinished while it is held.
+  void Hold(bool held);
+  // Jobs that all ranks have submitted so far.
+  uint64_t jobs() const;
+
+ private:
+  const std::shared_ptr<MemoryFabric> fabric_;
+};
+
+}  // namespace railsd::testing
+
+#endif  // RAILSD_TESTS_UNIT_CLIENT_CUDA_MEMORY_CLUSTER_H_
