@@ -30,13 +30,17 @@ class Copier {
   // copies and all earlier ones of that direction are done; never if the device fails.
   absl::Status Out(uint32_t slot, const std::vector<Copy>& copies);
   absl::Status In(uint32_t slot, const std::vector<Copy>& copies);
+  // The streams of the two, for copies that Out() or In() follow.
+  Stream out() const { return out_; }
+  Stream in() const { return in_; }
   // The device's error, if it has failed.
   absl::Status Check() const;
   // Waits until all copies are done, well or not.
   void Settle();
 
  private:
-  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for it.
+  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for
+  // it.
   struct Call {
     Inbox* inbox = nullptr;
     Message::Kind kind = Message::Kind::kStop;

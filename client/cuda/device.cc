@@ -17,17 +17,7 @@ class DeviceHandle final : public Device {
 
   absl::StatusOr<std::shared_ptr<Memory>> Allocate(uint64_t length_bytes) override {
     if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0; it must be positive");
-    const Driver& driver = device_->driver();
-    const InContext here(driver, device_->context());
-    Address address = 0;
-    if (absl::Status status = driver.Check(driver.cuMemAlloc_v2(&address, length_bytes), "cuMemAlloc"); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
-    }
-    return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, [device = device_, address] {
-      const InContext in(device->driver(), device->context());
-      device->driver().cuMemFree_v2(address);
-    });
+    return DeviceMemory::Allocate(device_, length_bytes);
   }
 
   absl::StatusOr<std::shared_ptr<Memory>> Import(Address address, uint64_t length_bytes) override {

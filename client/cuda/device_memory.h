@@ -7,7 +7,10 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "client/cuda/open_device.h"
 #include "rails/cuda.h"
 
 namespace rails::cuda {
@@ -18,6 +21,21 @@ class DeviceMemory final : public Memory {
   // `device` identifies the device. `free`, if any, gives the memory back at the end.
   DeviceMemory(const void* device, Address address, uint64_t length_bytes, std::function<void()> free)
       : device_(device), address_(address), length_bytes_(length_bytes), free_(std::move(free)) {}
+  // RESOURCE_EXHAUSTED: the device has not enough.
+  static absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocate(const std::shared_ptr<OpenDevice>& device,
+                                                                uint64_t length_bytes) {
+    const Driver& driver = device->driver();
+    const InContext here(driver, device->context());
+    Address address = 0;
+    if (absl::Status status = driver.Check(driver.cuMemAlloc_v2(&address, length_bytes), "cuMemAlloc"); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
+    }
+    return std::make_shared<DeviceMemory>(device.get(), address, length_bytes, [device, address] {
+      const InContext in(device->driver(), device->context());
+      device->driver().cuMemFree_v2(address);
+    });
+  }
   ~DeviceMemory() override {
     if (free_ != nullptr) free_();
   }

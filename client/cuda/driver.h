@@ -20,6 +20,11 @@ using DeviceNumber = int;  // CUdevice
 using Context = void*;     // CUcontext
 using Event = void*;       // CUevent
 
+// CUipcMemHandle
+struct IpcHandle {
+  char bytes[64] = {};
+};
+
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
 
@@ -31,8 +36,9 @@ inline constexpr int kDmaBufSupported = 124;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterMapped = 2;
-inline constexpr unsigned kWaitValueAtLeast = 0;  // cyclic: (int32_t)(*address - value) >= 0
-inline constexpr int kAddressRangeDmaBuf = 1;     // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+inline constexpr unsigned kWaitValueAtLeast = 0;   // cyclic: (int32_t)(*address - value) >= 0
+inline constexpr int kAddressRangeDmaBuf = 1;      // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+inline constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 inline constexpr int kFlushCurrentContext = 0, kFlushToOwner = 100;
 
 // The functions used: name in the library, and type. `X` for those that every driver since CUDA 11 has, `Y` for those
@@ -69,6 +75,9 @@ inline constexpr int kFlushCurrentContext = 0, kFlushToOwner = 100;
   X(cuLaunchHostFunc, Result(Stream stream, void (*function)(void*), void* argument))                                 \
   Y(cuStreamWaitValue32_v2, Result(Stream stream, Address address, uint32_t value, unsigned flags))                   \
   Y(cuMemGetHandleForAddressRange, Result(void* handle, Address address, size_t bytes, int type, unsigned long long)) \
+  Y(cuIpcGetMemHandle, Result(IpcHandle* handle, Address address))                                                    \
+  Y(cuIpcOpenMemHandle_v2, Result(Address* address, IpcHandle handle, unsigned flags))                                \
+  Y(cuIpcCloseMemHandle, Result(Address address))                                                                     \
   Y(cuFlushGPUDirectRDMAWrites, Result(int target, int scope))
 
 // The functions of one driver library. Immutable; any thread.

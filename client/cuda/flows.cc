@@ -23,12 +23,6 @@ std::string FieldOf(const char* field, size_t flow, size_t range) {
   return absl::StrCat(field, "[", flow, "].ranges[", range, "]");
 }
 
-Address HostAddress(const Range& range) {
-  return reinterpret_cast<Address>(range.segment->bytes().data()) + range.offset_bytes;
-}
-
-Address AddressOf(const Part& part) { return part.range.segment == nullptr ? part.address : HostAddress(part.range); }
-
 // Checks one direction.
 class Direction {
  public:
@@ -85,7 +79,7 @@ class Direction {
     } else {
       part.range = range;
     }
-    const Address begin = AddressOf(part);
+    const Address begin = part.begin();
     places_->push_back({begin, begin + range.length_bytes, field_[0] == 'r', field_, flow_index, index});
     flow->total_bytes += range.length_bytes;
     flow->parts.push_back(std::move(part));
@@ -97,23 +91,6 @@ class Direction {
   std::vector<bool> seen_;
   std::vector<Place>* const places_;
 };
-
-// The copies from `from` to `to`, as far as both go. Leaves out bytes that are in place.
-std::vector<Copy> CopiesBetween(const Flow& from, const Flow& to) {
-  std::vector<Copy> copies;
-  uint64_t read = 0, written = 0;  // of the present parts
-  for (size_t f = 0, t = 0; f < from.parts.size() && t < to.parts.size();) {
-    const Part &source = from.parts[f], &target = to.parts[t];
-    const uint64_t bytes = std::min(source.length_bytes - read, target.length_bytes - written);
-    const Copy copy{AddressOf(target) + written, AddressOf(source) + read, bytes};
-    if (copy.to != copy.from) copies.push_back(copy);
-    read += bytes;
-    written += bytes;
-    if (read == source.length_bytes) ++f, read = 0;
-    if (written == target.length_bytes) ++t, written = 0;
-  }
-  return copies;
-}
 
 // INVALID_ARGUMENT if a received place overlaps another one.
 absl::Status CheckOverlap(std::vector<Place> places) {
@@ -135,7 +112,7 @@ absl::Status CheckOverlap(std::vector<Place> places) {
 // Takes the places of a flow out, whose bytes stay where they are.
 void Forget(const Flow& flow, std::vector<Place>* places) {
   for (const Part& part : flow.parts) {
-    const Address begin = AddressOf(part);
+    const Address begin = part.begin();
     const auto found = std::find_if(places->begin(), places->end(), [&](const Place& place) {
       return place.received && place.begin == begin && place.end == begin + part.length_bytes;
     });
@@ -144,6 +121,22 @@ void Forget(const Flow& flow, std::vector<Place>* places) {
 }
 
 }  // namespace
+
+std::vector<Copy> CopiesBetween(const Flow& from, const Flow& to) {
+  std::vector<Copy> copies;
+  uint64_t read = 0, written = 0;  // of the present parts
+  for (size_t f = 0, t = 0; f < from.parts.size() && t < to.parts.size();) {
+    const Part &source = from.parts[f], &target = to.parts[t];
+    const uint64_t bytes = std::min(source.length_bytes - read, target.length_bytes - written);
+    const Copy copy{target.begin() + written, source.begin() + read, bytes};
+    if (copy.to != copy.from) copies.push_back(copy);
+    read += bytes;
+    written += bytes;
+    if (read == source.length_bytes) ++f, read = 0;
+    if (written == target.length_bytes) ++t, written = 0;
+  }
+  return copies;
+}
 
 absl::StatusOr<Flows> CheckExchange(const AllToAllv& exchange, uint32_t world_size, uint32_t rank, const void* device) {
   if (exchange.timeout < absl::ZeroDuration()) {

@@ -17,6 +17,12 @@ struct Part {
   Range range{};
   Address address = 0;  // of staged bytes
   uint64_t length_bytes = 0;
+
+  bool staged() const { return range.segment == nullptr; }
+  // A unified address.
+  Address begin() const {
+    return staged() ? address : reinterpret_cast<Address>(range.segment->bytes().data()) + range.offset_bytes;
+  }
 };
 
 // The bytes exchanged with one other rank.
@@ -25,6 +31,7 @@ struct Flow {
   uint64_t total_bytes = 0;
   uint64_t room_bytes = 0;  // of `parts`: the capacity, if the source may send less than that
   bool staged = false;      // some bytes are
+  bool local = false;       // the receiver's device copies them from the sender's: local_peers.h
   std::vector<Part> parts{};
 };
 
@@ -43,6 +50,9 @@ struct Flows {
 // The flows of `exchange` for a rank of a group. Ranges of device memory must be of `device`, which made their Memory.
 // INVALID_ARGUMENT names the field and its value.
 absl::StatusOr<Flows> CheckExchange(const AllToAllv& exchange, uint32_t world_size, uint32_t rank, const void* device);
+
+// The copies from `from` to `to`, as far as both go. Leaves out bytes that are in place.
+std::vector<Copy> CopiesBetween(const Flow& from, const Flow& to);
 
 }  // namespace rails::cuda
 

@@ -1,5 +1,6 @@
 #include "client/cuda/group.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -25,17 +26,6 @@ absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
                                                    " for each rank) to 2^40"));
   }
   return absl::OkStatus();
-}
-
-// All ranks must cut flows alike: the daemons compare the tag.
-absl::Status AgreeOn(rails::Group& group, const Staging& staging, absl::Duration timeout) {
-  absl::StatusOr<std::shared_ptr<rails::Job>> job = group.Submit({.tag = staging.piece_bytes, .timeout = timeout});
-  if (!job.ok()) return job.status();
-  const absl::StatusOr<JobReport> report = (*job)->Wait();
-  const absl::Status status = report.ok() ? report->status : report.status();
-  if (status.code() != absl::StatusCode::kInvalidArgument) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("the ranks differ in staging.piece_bytes, their tag here: ", status.message()));
 }
 
 // The caller's reference to a job.
@@ -74,21 +64,30 @@ absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(Client& client, std::sh
   const absl::Duration timeout = options.timeout;
   absl::StatusOr<std::unique_ptr<rails::Group>> core = client.JoinGroup(std::move(options));
   if (!core.ok()) return core.status();
-  if (absl::Status status = AgreeOn(**core, staging, timeout); !status.ok()) return status;
   std::unique_ptr<GroupHandle> group(new GroupHandle(std::move(device), *std::move(core)));
-  if (absl::Status status = group->Start(client, staging); !status.ok()) return status;
+  if (absl::Status status = group->Start(client, staging, timeout); !status.ok()) return status;
   return group;
 }
 
-absl::Status GroupHandle::Start(Client& client, const Staging& staging) {
-  const PieceSizes sizes(staging.piece_bytes, world_size());
+absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Duration timeout) {
+  const auto local_ranks = std::count(members().begin(), members().end(), members()[rank()]);
+  const PieceSizes sizes(staging.piece_bytes, world_size(), sizeof(LocalNote), static_cast<uint32_t>(local_ranks));
   absl::StatusOr<std::unique_ptr<Slots>> slots = Slots::Make(client, device_, sizes.slot_bytes(), staging.pieces);
   if (!slots.ok()) return slots.status();
   const InContext here(device_->driver(), device_->context());
   absl::StatusOr<std::unique_ptr<Copier>> copier = Copier::Make(device_, inbox_, staging.pieces);
   if (!copier.ok()) return copier.status();
-  worker_ = std::make_unique<Worker>(core_.get(), sizes, *std::move(slots), staging.pieces, *std::move(copier), inbox_,
-                                     state_);
+  auto peers = std::make_unique<LocalPeers>(device_, world_size());
+  // All ranks must cut flows alike: the daemons compare the tag.
+  const absl::Status status = peers->AgreeOn(*core_, **slots, staging.local_copies, staging.piece_bytes, timeout);
+  if (status.code() == absl::StatusCode::kInvalidArgument) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks differ in staging.piece_bytes, their tag here: ", status.message()));
+  }
+  if (!status.ok()) return status;
+  for (uint32_t rank = 0; rank < world_size(); ++rank) read_by_.push_back(peers->IsReadBy(rank));
+  worker_ = std::make_unique<Worker>(core_.get(), sizes, *std::move(slots), staging.pieces, *std::move(copier),
+                                     std::move(peers), inbox_, state_);
   thread_.Start("rails-cuda", [this] {
     const InContext in(device_->driver(), device_->context());
     worker_->Run();
@@ -120,11 +119,25 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
   const InContext here(device_->driver(), device_->context());
   absl::StatusOr<std::shared_ptr<Operation>> operation = Operation::Make(device_, exchange, *std::move(flows), stream);
   if (!operation.ok()) return operation.status();
+  if (absl::Status status = TakeScratch(**operation); !status.ok()) return status;
   if (absl::Status status = state_->Submit(*operation, inbox_.get(), internal::Deadline::After(timeout));
       !status.ok()) {
     return status;
   }
   return std::make_shared<JobHandle>(*std::move(operation), inbox_);
+}
+
+absl::Status GroupHandle::TakeScratch(Operation& operation) {
+  const std::vector<Flow>& sends = operation.flows.sends;
+  for (size_t i = 0; i < sends.size(); ++i) {
+    if (!read_by_[sends[i].rank] || !LocalPeers::MustGather(sends[i])) continue;
+    absl::StatusOr<std::shared_ptr<DeviceMemory>> memory = scratch_->Take(sends[i].total_bytes);
+    if (!memory.ok()) return memory.status();
+    operation.gathered.resize(sends.size());
+    operation.gathered[i] = *std::move(memory);
+  }
+  operation.set_pool(scratch_);
+  return absl::OkStatus();
 }
 
 absl::Status GroupHandle::Leave() {

@@ -43,17 +43,21 @@ class GroupHandle final : public Group {
 
  private:
   GroupHandle(std::shared_ptr<OpenDevice> device, std::unique_ptr<rails::Group> core)
-      : device_(std::move(device)), core_(std::move(core)) {}
+      : device_(std::move(device)), core_(std::move(core)), scratch_(std::make_shared<Scratch>(device_)) {}
   absl::StatusOr<std::shared_ptr<Job>> SubmitBehind(const AllToAllv& exchange, std::optional<Stream> stream,
                                                     absl::Duration timeout);
+  // Takes scratch memory for flows to ranks of this node that must be gathered.
+  absl::Status TakeScratch(Operation& operation);
   // Makes the worker, and starts its thread.
-  absl::Status Start(Client& client, const Staging& staging);
+  absl::Status Start(Client& client, const Staging& staging, absl::Duration timeout);
 
   const internal::OwnerProcess owner_{};
   const std::shared_ptr<OpenDevice> device_;
   const std::unique_ptr<rails::Group> core_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   const std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
+  const std::shared_ptr<Scratch> scratch_;
+  std::vector<bool> read_by_;       // by rank: reads what this rank sends, without the daemon
   std::unique_ptr<Worker> worker_;  // only its thread uses it
   internal::OwnThread thread_;
 };

@@ -63,6 +63,7 @@ void Operation::AddCopies(const Copies& more) {
   copies_.to_host_bytes += more.to_host_bytes;
   copies_.to_device_bytes += more.to_device_bytes;
   copies_.own_bytes += more.own_bytes;
+  copies_.local_bytes += more.local_bytes;
   copies_.pieces += more.pieces;
 }
 
@@ -99,6 +100,8 @@ void Operation::Finish(const absl::Status& status) {
   }
   ReturnWord();
   flows = {};
+  std::erase(gathered, nullptr);
+  if (pool_ != nullptr) pool_->Give(std::exchange(gathered, {}));
   for (auto& callback : callbacks) callback(report);
 }
 

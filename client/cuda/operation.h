@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/cuda/flows.h"
 #include "client/cuda/open_device.h"
+#include "client/cuda/scratch.h"
 #include "client/src/deadline.h"
 #include "rails/cuda.h"
 
@@ -28,6 +30,7 @@ class Operation {
     uint32_t pieces = 0;  // 0: not known before piece 0 has ended
     uint32_t started = 0, done = 0;
     uint32_t active = 0;  // pieces between their start and their end
+    bool read = false;    // this rank has read what ranks of its node send
     absl::Status failed;
     JobReport sum;
   };
@@ -47,6 +50,9 @@ class Operation {
   void set_seq(uint64_t seq) { seq_ = seq; }
   Flows flows;
   Course course;
+  // Where the bytes of a flow of `flows.sends` are gathered; null: they are not. Goes back to the pool at the end.
+  Scratch::Held gathered;
+  void set_pool(std::shared_ptr<Scratch> pool) { pool_ = std::move(pool); }
 
   void AddCopies(const Copies& more) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets waiting streams go on. Again without effect.
@@ -73,6 +79,7 @@ class Operation {
   AllToAllv exchange_;  // holds the memory until the end
   const Event start_;
   const std::optional<WaitWords::Word> word_;
+  std::shared_ptr<Scratch> pool_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   uint64_t seq_ = 0;
   mutable absl::Mutex mutex_;

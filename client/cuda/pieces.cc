@@ -10,17 +10,19 @@ namespace {
 // Writes one direction of a piece, flow after flow.
 class Writer {
  public:
-  Writer(bool into_slot, const SlotSpan& slot, PieceFlows* out)
-      : into_slot_(into_slot),
+  Writer(bool sent, const SlotSpan& slot, PieceFlows* out)
+      : sent_(sent),
         segment_(slot.segment),
         base_(reinterpret_cast<Address>(slot.segment->bytes().data())),
         next_(slot.offset_bytes),
         out_(*out) {}
 
   void BeginFlow(uint32_t rank) { out_.flows.push_back({rank, {}}); }
-  void AddPrefix() {
-    out_.prefixes.push_back(next_);
-    AddSlotBytes(PieceSizes::kPrefixBytes);
+  // Bytes that no copy of the device touches.
+  std::byte* AddOwn(uint64_t bytes) {
+    std::byte* const at = segment_->bytes().data() + next_;
+    AddSlotBytes(bytes);
+    return at;
   }
   // Bytes [begin, end) of the flow, and space up to `space_end`.
   void Add(const Flow& flow, uint64_t begin, uint64_t end, uint64_t space_end) {
@@ -41,7 +43,7 @@ class Writer {
       return;
     }
     const Address device = part.address + skip, host = base_ + next_;
-    const Copy copy = into_slot_ ? Copy{host, device, copied} : Copy{device, host, copied};
+    const Copy copy = sent_ ? Copy{host, device, copied} : Copy{device, host, copied};
     AddSlotBytes(bytes);
     if (copied == 0) return;
     out_.staged_bytes += copied;
@@ -63,7 +65,7 @@ class Writer {
     next_ += bytes;
   }
 
-  const bool into_slot_;
+  const bool sent_;
   const std::shared_ptr<Segment>& segment_;
   const Address base_;
   uint64_t next_;
@@ -84,6 +86,10 @@ uint32_t PieceSizes::FurtherPieces(const std::vector<Flow>& flows) const {
   uint64_t staged_bytes = 0;
   bool more = false;
   for (const Flow& flow : flows) {
+    if (flow.local) {
+      more = true;
+      continue;
+    }
     const uint64_t rest = flow.total_bytes - std::min(flow.total_bytes, first_bytes_);
     more = more || rest > 0;
     if (flow.staged) staged_bytes += rest;
@@ -93,17 +99,28 @@ uint32_t PieceSizes::FurtherPieces(const std::vector<Flow>& flows) const {
   return static_cast<uint32_t>(std::clamp<uint64_t>(pieces, 1, std::numeric_limits<uint32_t>::max() - 1));
 }
 
-PieceFlows LayOut(const std::vector<Flow>& flows, const PieceSizes& sizes, uint32_t piece, uint32_t pieces,
-                  bool into_slot, bool prefixed, const SlotSpan& slot) {
+PieceFlows LayOut(const std::vector<Flow>& flows, const std::vector<Flow>& others, const PieceSizes& sizes,
+                  const PieceKind& kind, const SlotSpan& slot) {
   PieceFlows out;
-  Writer writer(into_slot, slot, &out);
+  Writer writer(kind.sent, slot, &out);
   for (const Flow& flow : flows) {
-    const uint64_t begin = sizes.Begin(flow.total_bytes, piece, pieces);
-    const uint64_t end = sizes.Begin(flow.total_bytes, piece + 1, pieces);
-    if (begin == end && !prefixed) continue;
+    if (kind.number == 0) out.heads.push_back(nullptr);
+    if (flow.local && kind.number > 0) continue;
+    const uint64_t begin = sizes.Begin(flow.total_bytes, kind.number, kind.pieces);
+    const uint64_t end = sizes.Begin(flow.total_bytes, kind.number + 1, kind.pieces);
+    if (begin == end && !kind.prefixed) continue;
     writer.BeginFlow(flow.rank);
-    if (prefixed) writer.AddPrefix();
-    writer.Add(flow, begin, end, prefixed ? sizes.Begin(flow.room_bytes, 1, pieces) : end);
+    if (flow.local) {
+      out.heads.back() = writer.AddOwn(sizes.note_bytes());
+      continue;
+    }
+    if (kind.prefixed) out.heads.back() = writer.AddOwn(PieceSizes::kPrefixBytes);
+    writer.Add(flow, begin, end, kind.prefixed ? sizes.Begin(flow.room_bytes, 1, kind.pieces) : end);
+  }
+  for (const Flow& flow : others) {
+    if (!flow.local || flow.total_bytes == 0 || !kind.last()) continue;
+    writer.BeginFlow(flow.rank);
+    writer.AddOwn(PieceSizes::kAcknowledgementBytes);
   }
   return out;
 }

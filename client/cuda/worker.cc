@@ -16,10 +16,6 @@ constexpr absl::Duration kStopLimit = absl::Seconds(10);
 // Beyond this a rank's word is taken for a mistake: 2^24 pieces of 16 MiB are more than any memory has.
 constexpr uint64_t kMaxPieces = 1 << 24;
 
-std::byte* SlotBytes(const SlotSpan& slot, uint64_t offset_bytes) {
-  return slot.segment->bytes().data() + offset_bytes;
-}
-
 uint64_t BytesOf(const std::vector<Copy>& copies) {
   uint64_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
@@ -79,12 +75,15 @@ void Worker::Handle(Message message) {
       }
       break;
     case Message::Kind::kCopiedOut:
-      OnCopiedOut(message.slot);
+      copied_.push_back(message.slot);
       break;
     case Message::Kind::kEnded:
       OnEnded(message.slot, message.report);
       break;
     case Message::Kind::kCopiedIn:
+      if (const Piece& piece = active_[message.slot]; piece.operation != nullptr && piece.number == 0) {
+        piece.operation->course.read = true;
+      }
       EndPiece(message.slot);
       break;
     case Message::Kind::kCancel:
@@ -98,6 +97,7 @@ void Worker::Handle(Message message) {
 }
 
 void Worker::Advance() {
+  SubmitCopied();
   while (!starting_.empty() && over_.ok()) {
     const std::shared_ptr<Operation> operation = starting_.front();
     Operation::Course& course = operation->course;
@@ -113,33 +113,71 @@ void Worker::Advance() {
 
 absl::Status Worker::StartPiece(const std::shared_ptr<Operation>& operation) {
   Operation::Course& course = operation->course;
-  const Flows& flows = operation->flows;
   if (course.started == 0) {
-    if (absl::Status status = copier_->Begin(operation->start(), flows.own); !status.ok()) return status;
-    operation->AddCopies({.own_bytes = BytesOf(flows.own)});
+    if (absl::Status status = BeginOperation(*operation); !status.ok()) return status;
   }
   const uint32_t slot = slots_->Take();
-  const uint32_t number = course.started++;
-  const uint32_t pieces = std::max(course.pieces, 2u);  // where the first one ends does not depend on the others
-  const bool prefixed = number == 0 && operation->capacities();
+  PieceKind kind{.number = course.started++, .sent = true};
+  kind.pieces = std::max(course.pieces, 2u);
+  kind.prefixed = kind.number == 0 && operation->capacities();
   ++course.active;
   Piece& piece = active_[slot];
-  piece = {.operation = operation, .number = number};
-  piece.sends = LayOut(flows.sends, sizes_, number, pieces, /*into_slot=*/true, prefixed, slots_->Send(slot));
-  piece.receives = LayOut(flows.receives, sizes_, number, pieces, /*into_slot=*/false, prefixed, slots_->Receive(slot));
+  piece = {.operation = operation, .number = kind.number};
+  const Flows& flows = operation->flows;
+  piece.sends = LayOut(flows.sends, flows.receives, sizes_, kind, slots_->Send(slot));
+  kind.sent = false;
+  piece.receives = LayOut(flows.receives, flows.sends, sizes_, kind, slots_->Receive(slot));
+  if (kind.number == 0) {
+    if (absl::Status status = WriteNotes(*operation, piece.sends); !status.ok()) return status;
+  }
   operation->AddCopies({.to_host_bytes = piece.sends.staged_bytes, .pieces = 1});
   return copier_->Out(slot, piece.sends.copies);
 }
 
-void Worker::OnCopiedOut(uint32_t slot) {
-  Piece& piece = active_[slot];
-  if (piece.operation == nullptr) return;  // the device failed meanwhile
-  Operation& operation = *piece.operation;
-  if (!over_.ok()) return DropPiece(slot);
-  for (size_t i = 0; i < piece.sends.prefixes.size(); ++i) {
-    const uint64_t length_bytes = operation.flows.sends[i].total_bytes;
-    std::memcpy(SlotBytes(slots_->Send(slot), piece.sends.prefixes[i]), &length_bytes, sizeof(length_bytes));
+absl::Status Worker::BeginOperation(Operation& operation) {
+  for (Flow& flow : operation.flows.sends) flow.local = peers_->IsReadBy(flow.rank);
+  for (Flow& flow : operation.flows.receives) flow.local = peers_->Reads(flow.rank);
+  operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
+  return copier_->Begin(operation.start(), operation.flows.own);
+}
+
+absl::Status Worker::WriteNotes(Operation& operation, const PieceFlows& sends) {
+  for (size_t i = 0; i < sends.heads.size(); ++i) {
+    const Flow& flow = operation.flows.sends[i];
+    if (sends.heads[i] == nullptr) continue;
+    if (!flow.local) {
+      std::memcpy(sends.heads[i], &flow.total_bytes, sizeof(flow.total_bytes));
+      continue;
+    }
+    const Memory* const gathered = operation.gathered.empty() ? nullptr : operation.gathered[i].get();
+    const absl::StatusOr<LocalNote> note = peers_->Write(flow, gathered, copier_->out());
+    if (!note.ok()) return note.status();
+    std::memcpy(sends.heads[i], &*note, sizeof(*note));
   }
+  return absl::OkStatus();
+}
+
+void Worker::SubmitCopied() {
+  while (!copied_.empty()) {
+    const uint32_t slot = copied_.front();
+    const Piece& piece = active_[slot];
+    // The last piece acknowledges what was read of other ranks of this node.
+    const bool early = piece.operation != nullptr && over_.ok() && piece.number > 0 &&
+                       piece.number + 1 == piece.operation->course.pieces && !piece.operation->course.read;
+    if (early) return;
+    copied_.pop_front();
+    if (piece.operation == nullptr) continue;  // the device has failed
+    if (over_.ok()) {
+      SubmitPiece(slot);
+    } else {
+      DropPiece(slot);
+    }
+  }
+}
+
+void Worker::SubmitPiece(uint32_t slot) {
+  Piece& piece = active_[slot];
+  Operation& operation = *piece.operation;
   AllToAllv exchange{.sends = piece.sends.flows,
                      .receives = piece.receives.flows,
                      .tag = operation.tag(),
@@ -188,46 +226,68 @@ absl::Status Worker::TakeFirst(Piece& piece, uint32_t slot, const JobReport& rep
                                             " further pieces; at most ", kMaxPieces, " make sense"));
   }
   operation.course.pieces = 1 + static_cast<uint32_t>(report.highest_vote);
+  if (operation.capacities()) {
+    if (absl::Status status = TakeLengths(piece, report); !status.ok()) return status;
+  }
+  if (absl::Status status = ReadNotes(piece, report); !status.ok()) return status;
   if (!operation.capacities()) return absl::OkStatus();
-  if (absl::Status status = TakeLengths(piece, report); !status.ok()) return status;
+  std::vector<uint64_t>& by_rank = operation.course.sum.received_by_rank;
+  by_rank.assign(group_.world_size(), 0);
+  for (const Flow& flow : operation.flows.receives) by_rank[flow.rank] = flow.total_bytes;
+  by_rank[group_.rank()] = operation.flows.own_bytes;
   // The same places, with copies of what has come.
   piece.receives =
-      LayOut(operation.flows.receives, sizes_, 0, 2, /*into_slot=*/false, /*prefixed=*/true, slots_->Receive(slot));
+      LayOut(operation.flows.receives, operation.flows.sends, sizes_, {.prefixed = true}, slots_->Receive(slot));
   return absl::OkStatus();
 }
 
 absl::Status Worker::TakeLengths(Piece& piece, const JobReport& report) {
   Operation& operation = *piece.operation;
-  std::vector<uint64_t>& by_rank = operation.course.sum.received_by_rank;
-  by_rank.assign(group_.world_size(), 0);
   for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
     Flow& flow = operation.flows.receives[i];
     uint64_t length_bytes = 0;  // a source that sends nothing sends no prefix either
     const uint64_t came = flow.rank < report.received_by_rank.size() ? report.received_by_rank[flow.rank] : 0;
-    if (came >= PieceSizes::kPrefixBytes) {
-      std::memcpy(&length_bytes, SlotBytes(slots_->Receive(0), piece.receives.prefixes[i]), sizeof(length_bytes));
+    if (!flow.local && came >= PieceSizes::kPrefixBytes) {
+      std::memcpy(&length_bytes, piece.receives.heads[i], sizeof(length_bytes));
     }
     if (length_bytes > flow.room_bytes) {
       return absl::InvalidArgumentError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " sends ",
                                                      length_bytes, " bytes, more than the capacity of ",
                                                      flow.room_bytes));
     }
-    const uint64_t expected = came == 0 ? 0 : PieceSizes::kPrefixBytes + sizes_.Begin(length_bytes, 1, 2);
+    const uint64_t head_bytes = flow.local ? sizes_.note_bytes() : PieceSizes::kPrefixBytes;
+    const uint64_t expected = came == 0 ? 0 : head_bytes + sizes_.Begin(length_bytes, 1, 2);
     if (came != expected) {
       return absl::InternalError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " has sent ", came,
                                               " bytes of its first piece, and its length ", length_bytes, " needs ",
                                               expected));
     }
     flow.total_bytes = length_bytes;
-    by_rank[flow.rank] = length_bytes;
   }
-  by_rank[group_.rank()] = operation.flows.own_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Worker::ReadNotes(Piece& piece, const JobReport& report) {
+  Operation& operation = *piece.operation;
+  for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
+    Flow& flow = operation.flows.receives[i];
+    if (!flow.local || (operation.capacities() && report.received_by_rank[flow.rank] == 0)) continue;
+    LocalNote note;
+    std::memcpy(&note, piece.receives.heads[i], sizeof(note));
+    const absl::StatusOr<uint64_t> bytes = peers_->Read(note, &flow, copier_->in());
+    if (!bytes.ok()) return bytes.status();
+    operation.AddCopies({.local_bytes = *bytes});
+    if (!operation.capacities() && *bytes != flow.room_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " sends ", *bytes,
+                                                     " bytes, and this rank expects ", flow.room_bytes));
+    }
+  }
   return absl::OkStatus();
 }
 
 void Worker::DropPiece(uint32_t slot) {
   const Piece& piece = active_[slot];
-  if (piece.number == 0 && !piece.operation->flows.own.empty() && broken_.ok() && copier_->In(slot, {}).ok()) return;
+  if (piece.number == 0 && broken_.ok() && copier_->In(slot, {}).ok()) return;
   EndPiece(slot);
 }
 
@@ -307,6 +367,7 @@ void Worker::Stop() {
   const internal::Deadline deadline = internal::Deadline::After(kStopLimit);
   while (std::optional<Message> message = inbox_->Take(AnyActive() ? deadline : internal::Deadline::After({}))) {
     Handle(*std::move(message));
+    SubmitCopied();
   }
   for (uint32_t slot = 0; slot < active_.size(); ++slot) EndPiece(slot);
 }

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cuda/copier.h"
 #include "client/cuda/inbox.h"
+#include "client/cuda/local_peers.h"
 #include "client/cuda/operation.h"
 #include "client/cuda/pieces.h"
 #include "client/cuda/slots.h"
@@ -49,10 +50,12 @@ class WorkerState {
 class Worker {
  public:
   Worker(rails::Group* group, const PieceSizes& sizes, std::unique_ptr<Slots> slots, uint32_t slot_count,
-         std::unique_ptr<Copier> copier, std::shared_ptr<Inbox> inbox, std::shared_ptr<WorkerState> state)
+         std::unique_ptr<Copier> copier, std::unique_ptr<LocalPeers> peers, std::shared_ptr<Inbox> inbox,
+         std::shared_ptr<WorkerState> state)
       : group_(*group),
         sizes_(sizes),
         slots_(std::move(slots)),
+        peers_(std::move(peers)),
         copier_(std::move(copier)),
         inbox_(std::move(inbox)),
         state_(std::move(state)),
@@ -74,12 +77,19 @@ class Worker {
   // Starts as many pieces as there are slots.
   void Advance();
   absl::Status StartPiece(const std::shared_ptr<Operation>& operation);
-  void OnCopiedOut(uint32_t slot);
+  // What comes before the copies out of the first piece.
+  absl::Status BeginOperation(Operation& operation);
+  absl::Status WriteNotes(Operation& operation, const PieceFlows& sends);
+  // Submits the pieces that are copied out, in their order.
+  void SubmitCopied();
+  void SubmitPiece(uint32_t slot);
   void OnEnded(uint32_t slot, const JobReport& report);
-  // Takes what the first piece has told: how many pieces there are, and the true lengths of flows.
+  // Takes what the first piece has told: how many pieces there are, the true lengths of flows, notes.
   absl::Status TakeFirst(Piece& piece, uint32_t slot, const JobReport& report);
   absl::Status TakeLengths(Piece& piece, const JobReport& report);
-  // Ends a piece whose bytes are not copied into the device, once the copies of the rank's own bytes are done.
+  absl::Status ReadNotes(Piece& piece, const JobReport& report);
+  // Ends a piece whose bytes are not copied into the device. If it is the first, waits for the copies of the rank's own
+  // bytes and of those of its node.
   void DropPiece(uint32_t slot);
   void EndPiece(uint32_t slot);
   // The job fails, and with it the group.
@@ -94,10 +104,12 @@ class Worker {
   rails::Group& group_;
   const PieceSizes sizes_;
   const std::unique_ptr<Slots> slots_;
-  const std::unique_ptr<Copier> copier_;  // destroyed before the slots
+  const std::unique_ptr<LocalPeers> peers_;
+  const std::unique_ptr<Copier> copier_;  // ends its copies before the memory that they use
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<WorkerState> state_;
   std::vector<Piece> active_;                        // by slot
+  std::deque<uint32_t> copied_;                      // slots whose bytes are copied out, not with the daemon yet
   std::deque<std::shared_ptr<Operation>> starting_;  // operations with pieces that have not started
   absl::Status over_, broken_;
   bool stopping_ = false;

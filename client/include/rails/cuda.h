@@ -57,20 +57,25 @@ class Memory : public Segment {
   virtual uint64_t length_bytes() const = 0;
 };
 
-// How the bytes of device memory are staged. Equal on every rank of a group.
+// How the bytes of device memory are staged.
 struct Staging {
-  // Bytes that one job of the daemon moves at most in each direction of a rank. Larger pieces cost less time of
-  // processors, smaller ones overlap better. At least 64 for each rank of the group.
+  // Bytes that one job of the daemon moves at most in each direction of a rank. Equal on every rank. Larger pieces cost
+  // less time of processors, smaller ones overlap better. At least 64 for each rank of the group.
   uint64_t piece_bytes = 16 << 20;
   // Pieces that the group has under way. Pinned memory: twice this many times `piece_bytes`.
   uint32_t pieces = 4;
+  // Ranks of a node copy from each other's devices (CUDA IPC), where their devices and containers allow that. A sender
+  // must not free memory of the device while a group that has sent from it may still have it open: until all ranks have
+  // left. False: their bytes are staged and copied by the daemon. Need not be equal.
+  bool local_copies = true;
 };
 
 // The copies that the GPU has made for a job.
 struct Copies {
   uint64_t to_host_bytes = 0, to_device_bytes = 0;
-  uint64_t own_bytes = 0;  // that the rank sent to itself
-  uint32_t pieces = 0;     // jobs of the daemon
+  uint64_t own_bytes = 0;    // that the rank sent to itself
+  uint64_t local_bytes = 0;  // from devices of other ranks of this node, without the daemon
+  uint32_t pieces = 0;       // jobs of the daemon
 };
 
 // A submitted job. As rails::Job, with these differences: a job is one or more jobs of the daemon, whose figures

@@ -13,10 +13,6 @@
 #include "memory.h"
 #include "state.h"
 
-using fake_cuda::Call;
-using fake_cuda::Context;
-using fake_cuda::State;
-
 #define FAKE_CUDA_ENTER(needs)                \
   Call call(__func__, Call::needs);           \
   if (call.error() != 0) return call.error(); \
@@ -68,7 +64,7 @@ bool ValidProperties(const FakeAllocationProperties* wanted, int devices) {
 }  // namespace
 }  // namespace fake_cuda
 
-using namespace fake_cuda;  // NOLINT: the functions below are C's
+using namespace fake_cuda;  // NOLINT(google-build-using-namespace): C functions follow
 
 int cuInit(unsigned flags) {
   FAKE_CUDA_ENTER(kLibrary);
@@ -222,6 +218,36 @@ int cuMemGetHandleForAddressRange(void* handle, uint64_t address, size_t bytes, 
   if (file < 0) return kOutOfMemory;
   lseek(file, static_cast<off_t>(offset), SEEK_SET);
   std::memcpy(handle, &file, sizeof file);
+  return kSuccess;
+}
+
+int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address) {
+  FAKE_CUDA_ENTER(kContext);
+  auto region = state.memory.FindDevice(address);
+  if (handle == nullptr || region == nullptr || region->from_create || region->allocation->opened) return kInvalidValue;
+  static uint64_t last_serial = 0;
+  Allocation& allocation = *region->allocation;
+  if (allocation.serial == 0) allocation.serial = ++last_serial;
+  *handle = {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(allocation.file), allocation.serial,
+             allocation.bytes, {}};
+  return kSuccess;
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t* address, FakeIpcHandle handle, unsigned flags) {
+  FAKE_CUDA_ENTER(kContext);
+  if (address == nullptr || flags != 1) return kInvalidValue;
+  if (handle.process == static_cast<uint64_t>(getpid())) return kInvalidContext;  // as a real one
+  const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return kInvalidHandle;
+  return state.memory.Add(Allocation::Open(file, handle.bytes), address);
+}
+
+int cuIpcCloseMemHandle(uint64_t address) {
+  FAKE_CUDA_ENTER(kContext);
+  auto region = state.memory.FindDevice(address);
+  if (region == nullptr || !region->allocation->opened || region->address != address) return kInvalidValue;
+  state.RemoveRegion(region, __func__, call.lock());
   return kSuccess;
 }
 

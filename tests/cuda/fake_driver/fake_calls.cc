@@ -29,7 +29,7 @@ int DeclareHostAccess(uint64_t address, size_t bytes, bool write, void* read_to,
 }  // namespace
 }  // namespace fake_cuda
 
-using namespace fake_cuda;  // NOLINT: the functions below are C's
+using namespace fake_cuda;  // NOLINT(google-build-using-namespace): C functions follow
 
 void fakeSetDelays(uint64_t seed, unsigned max_microseconds) {
   State& state = GetState();

@@ -1,4 +1,4 @@
-// What the fake's own tests start with.
+// The fixture of the fake's own tests: a current context, memory, streams and an event.
 #ifndef RAILS_TESTS_CUDA_FAKE_DRIVER_FAKE_DRIVER_FIXTURE_H_
 #define RAILS_TESTS_CUDA_FAKE_DRIVER_FAKE_DRIVER_FIXTURE_H_
 

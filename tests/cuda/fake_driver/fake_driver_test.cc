@@ -43,6 +43,7 @@ TEST_F(FakeDriverTest, CopiesComeOutRight) {
 TEST_F(FakeDriverTest, ProcessorCannotAccessDeviceAddresses) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel refuses it
   EXPECT_EQ(write(ends[1], reinterpret_cast<void*>(device_), 1), -1);
   EXPECT_EQ(errno, EFAULT);
   EXPECT_EQ(write(ends[1], fakeDeviceBytes(device_ + 10), 1), 1);
@@ -157,6 +158,7 @@ TEST_F(FakeDriverTest, RefusesInvalidRanges) {
 TEST_F(FakeDriverTest, RegistersHostMemoryOnce) {
   uint64_t address = 0;
   EXPECT_EQ(cuMemHostRegister_v2(pinned_ + 100, 1, 0), 712);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): refused
   EXPECT_EQ(cuMemHostRegister_v2(reinterpret_cast<void*>(device_), 1, 0), kInvalidValue);
   EXPECT_EQ(cuMemHostGetDevicePointer_v2(&address, pinned_ + 8, 0), 0);
   EXPECT_EQ(address, Address(pinned_ + 8));

@@ -70,6 +70,17 @@ std::shared_ptr<Allocation> Allocation::Make(size_t bytes) {
   return std::make_shared<Allocation>(file, static_cast<unsigned char*>(data), bytes);
 }
 
+std::shared_ptr<Allocation> Allocation::Open(int file, size_t bytes) {
+  void* data = mmap(nullptr, RoundUp(bytes, kPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (data == MAP_FAILED) {
+    close(file);
+    return nullptr;
+  }
+  auto opened = std::make_shared<Allocation>(file, static_cast<unsigned char*>(data), bytes);
+  opened->opened = true;
+  return opened;
+}
+
 bool Span::Overlaps(const Span& other) const {
   return history != nullptr && history == other.history && position < other.position + other.bytes &&
          other.position < position + bytes;
@@ -113,6 +124,7 @@ std::optional<Span> Memory::Locate(uint64_t address, size_t bytes, std::string* 
     }
     return std::nullopt;
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a unified address of host memory
   span.data = reinterpret_cast<unsigned char*>(address);
   span.region = FindRegistration(address);
   auto next = registrations_.upper_bound(address);
@@ -157,10 +169,15 @@ uint64_t Memory::TakeAddresses(size_t bytes, size_t alignment) {
 Result Memory::Allocate(size_t bytes, uint64_t* address) {
   if (bytes == 0) return kInvalidValue;
   if (bytes > kDeviceAddresses) return kOutOfMemory;
-  auto allocation = Allocation::Make(bytes);
+  return Add(Allocation::Make(bytes), address);
+}
+
+Result Memory::Add(std::shared_ptr<Allocation> allocation, uint64_t* address) {
   const uint64_t base = allocation == nullptr ? 0 : TakeAddresses(allocation->mapped_bytes(), kPage);
   if (base == 0) return kOutOfMemory;
-  regions_[base] = std::make_shared<Region>(Region{.address = base, .bytes = bytes, .allocation = allocation});
+  const size_t bytes = allocation->bytes;
+  regions_[base] =
+      std::make_shared<Region>(Region{.address = base, .bytes = bytes, .allocation = std::move(allocation)});
   *address = base;
   return kSuccess;
 }

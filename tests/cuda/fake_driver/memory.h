@@ -42,13 +42,17 @@ struct Allocation {
 
   // Returns null if the system has no memory or no descriptor.
   static std::shared_ptr<Allocation> Make(size_t bytes);
+  // Memory of another process; takes over its descriptor `file`. Accesses of that process are unknown here.
+  static std::shared_ptr<Allocation> Open(int file, size_t bytes);
   size_t mapped_bytes() const { return (bytes + kPage - 1) / kPage * kPage; }
 
   const int file;
   unsigned char* const data;
   const size_t bytes;
   bool rdma_capable = true;
-  History history;  // positions are offsets
+  bool opened = false;  // of another process
+  uint64_t serial = 0;  // of its handle for other processes; 0: it has none
+  History history;      // positions are offsets
 };
 
 // Addresses that operations may name: device memory mapped at them, or registered host memory.
@@ -86,6 +90,7 @@ class Memory {
   std::shared_ptr<Region> FindRegistration(uint64_t address) const;
 
   Result Allocate(size_t bytes, uint64_t* address);
+  Result Add(std::shared_ptr<Allocation> allocation, uint64_t* address);
   Result Register(uint64_t address, size_t bytes);
   // Marks a region as removed. Operations on it must not access it any more.
   void Remove(const Region& region);

@@ -19,7 +19,7 @@ inline constexpr size_t kHostComponent = 0;
 inline constexpr size_t kReleaseComponent = 1;
 inline constexpr size_t kFirstStream = 2;
 
-// For each component, how many of its steps happen before the clock's owner.
+// Counts, for each component, its steps that happen before the clock's owner.
 class Clock {
  public:
   uint64_t operator[](size_t component) const { return component < steps_.size() ? steps_[component] : 0; }

@@ -122,7 +122,7 @@ void State::Reset(std::unique_lock<std::mutex>& lock) {
 void* State::NewHandle() {
   // Never reused, so that the use of a destroyed stream or event is always an error. No address of memory.
   last_handle += 16;
-  return reinterpret_cast<void*>(0x100 + last_handle);
+  return reinterpret_cast<void*>(0x100 + last_handle);  // NOLINT(performance-no-int-to-ptr): never followed
 }
 
 std::shared_ptr<Stream> State::FindStream(void* handle) {
@@ -222,6 +222,9 @@ bool IsFunction(const std::string& name) {
       "cuMemMap",
       "cuMemUnmap",
       "cuMemSetAccess",
+      "cuIpcGetMemHandle",
+      "cuIpcOpenMemHandle_v2",
+      "cuIpcCloseMemHandle",
       "cuFlushGPUDirectRDMAWrites",
   };
   return names->count(name) == 1;

@@ -32,7 +32,7 @@ int Locate(Call& call, const Stream& stream, size_t bytes, uint64_t to, const ui
 }  // namespace
 }  // namespace fake_cuda
 
-using namespace fake_cuda;  // NOLINT: the functions below are C's
+using namespace fake_cuda;  // NOLINT(google-build-using-namespace): C functions follow
 
 // Returns early if the call fails. Defines `call`, `state`, and `found`, the stream.
 #define FAKE_CUDA_ENTER_STREAM(handle)                            \

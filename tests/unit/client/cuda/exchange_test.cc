@@ -15,7 +15,7 @@ namespace railsd::testing {
 namespace {
 
 struct Shape {
-  uint32_t world_size = 2;
+  uint32_t world_size = 2, nodes = 2;
   rails::cuda::Staging staging{};
   uint32_t turns = 3;
   bool capacities = false;
@@ -27,6 +27,8 @@ Shape RandomShape(uint64_t seed, bool capacities) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t limit) { return random() % limit; };
   Shape shape{.world_size = 1 + static_cast<uint32_t>(below(5)), .capacities = capacities};
+  shape.nodes = 1 + static_cast<uint32_t>(below(shape.world_size));
+  shape.staging.local_copies = below(4) != 0;
   shape.staging.piece_bytes = shape.world_size * 64 + below(4000);
   shape.staging.pieces = 1 + static_cast<uint32_t>(below(4));
   const uint64_t longest = below(2) == 0 ? 200 : 9000;
@@ -145,18 +147,24 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
   for (uint32_t turn = 0; turn < shape.turns; ++turn) {
     const auto report = jobs[turn]->Wait(absl::InfiniteDuration());
     ASSERT_TRUE(report.ok() && report->status.ok()) << report.status() << report->status;
-    uint64_t to_host = 0, to_device = 0;
+    uint64_t to_host = 0, to_device = 0, read = 0;  // by copies
     for (uint32_t from = 0; from < shape.world_size; ++from) {
       EXPECT_EQ(receives[turn].Of(from, receive_bytes[from], received[turn]),
                 Content(turn, from, number, receive_bytes[from]))
           << "turn " << turn << ", from " << from << " to " << number;
-      if (from != number && !Buffers::OnHost(from)) to_device += receive_bytes[from], to_host += send_bytes[from];
+      const bool local = shape.staging.local_copies && from % shape.nodes == number % shape.nodes;
+      if (from != number && local) read += receive_bytes[from];
+      if (from != number && !local && !Buffers::OnHost(from)) {
+        to_device += receive_bytes[from];
+        to_host += send_bytes[from];
+      }
       if (shape.capacities) {
         EXPECT_EQ(report->received_by_rank[from], receive_bytes[from]) << from << " to " << number;
       }
     }
     EXPECT_EQ(jobs[turn]->copies().to_host_bytes, to_host);
     EXPECT_EQ(jobs[turn]->copies().to_device_bytes, to_device);
+    EXPECT_EQ(jobs[turn]->copies().local_bytes, read);
   }
 }
 
@@ -166,7 +174,7 @@ class ExchangeTest : public ::testing::Test {
   void Run(const Shape& shape, uint64_t seed) {
     fakeSetDelays(seed, 200);
     {
-      MemoryCluster cluster(shape.world_size, seed);
+      MemoryCluster cluster(shape.world_size, seed, shape.nodes);
       OnRanks(shape.world_size, [&](uint32_t rank) { Play(shape, seed, cluster, rank); });
     }
     for (uint64_t i = 0; i < std::min<uint64_t>(fakeViolations(), 5); ++i) ADD_FAILURE() << fakeViolation(i);

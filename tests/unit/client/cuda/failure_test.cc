@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kRanks = 2;
 constexpr uint64_t kBytes = 1000;
+constexpr uint64_t kJoinJobs = 2;  // the first jobs of a group agree on how it works
 const rails::cuda::Staging kStaging{.piece_bytes = 200, .pieces = 2};
 
 class CudaFailureTest : public ::testing::Test {
@@ -55,7 +57,7 @@ absl::Status EndOf(rails::cuda::Job& job) {
 TEST_F(CudaFailureTest, AFailedPieceFailsItsJobAndTheGroup) {
   for (uint64_t piece = 0; piece < 6; ++piece) {
     MemoryCluster cluster(kRanks, piece);
-    cluster.FailJob(2 + piece, absl::UnavailableError("node n7 is lost"));  // the first job agrees on the staging
+    cluster.FailJob(kJoinJobs + 1 + piece, absl::UnavailableError("node n7 is lost"));
     OnRanks(kRanks, [&](uint32_t number) {
       Rank rank(cluster, number, kRanks, kStaging);
       Exchange exchange(rank);
@@ -73,9 +75,48 @@ TEST_F(CudaFailureTest, AFailedPieceFailsItsJobAndTheGroup) {
   }
 }
 
+// Ranks of one node read each other's memory, which must stay until nobody reads any more.
+TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
+  for (uint64_t piece = 0; piece < 2; ++piece) {
+    fakeSetDelays(piece, 2000);
+    MemoryCluster cluster(kRanks, piece, /*nodes=*/1);
+    cluster.FailJob(kJoinJobs + 1 + piece, absl::UnavailableError("node n7 is lost"));
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, kStaging);
+      Exchange exchange(rank);
+      auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+      ASSERT_TRUE(job.ok());
+      EXPECT_EQ(EndOf(**job).code(), absl::StatusCode::kUnavailable);
+      EXPECT_EQ((*job)->copies().local_bytes, piece * kBytes);
+      // The other rank may still read what this one has sent: only both together may free it.
+      static std::barrier together(kRanks);
+      together.arrive_and_wait();
+    });
+  }
+}
+
+// A sender of this node that means more bytes than the receiver expects.
+TEST_F(CudaFailureTest, LengthsOfANodesRanksAreCompared) {
+  MemoryCluster cluster(kRanks, 1, /*nodes=*/1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    const auto memory = *rank.device->Allocate(kBytes);
+    rails::AllToAllv exchange;
+    if (number == 0) exchange.sends = {{1, {{memory, 0, kBytes}}}};
+    if (number == 1) exchange.receives = {{0, {{memory, 0, kBytes - 1}}}};
+    auto job = rank.group->Submit(exchange, rank.stream, kLimit);
+    ASSERT_TRUE(job.ok());
+    const absl::Status status = EndOf(**job);
+    EXPECT_FALSE(status.ok());
+    if (number == 1) {
+      EXPECT_THAT(status.message(), HasSubstr("rank 0 sends 1000 bytes, and this rank expects 999"));
+    }
+  });
+}
+
 TEST_F(CudaFailureTest, JobsBehindAFailedOneFailToo) {
   MemoryCluster cluster(kRanks, 1);
-  cluster.FailJob(2, absl::UnavailableError("node n7 is lost"));
+  cluster.FailJob(kJoinJobs + 1, absl::UnavailableError("node n7 is lost"));
   OnRanks(kRanks, [&](uint32_t number) {
     Rank rank(cluster, number, kRanks, kStaging);
     Exchange first(rank), second(rank);
@@ -95,6 +136,7 @@ TEST_F(CudaFailureTest, JobsBehindAFailedOneFailToo) {
 TEST_F(CudaFailureTest, AFailedCallOfTheDriverIsNamed) {
   for (const std::string function : {"cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitEvent"}) {
     for (int call = 1; call < 12; ++call) {
+      fakeSetDelays(static_cast<uint64_t>(call), 1000);  // copies are under way when the call fails
       MemoryCluster cluster(kRanks, 1);
       absl::Status ends[kRanks];
       OnRanks(kRanks, [&](uint32_t number) {
@@ -110,8 +152,9 @@ TEST_F(CudaFailureTest, AFailedCallOfTheDriverIsNamed) {
       // At least the rank whose call has failed says so; the other one may have ended before.
       const bool named = absl::StrContains(absl::StrCat(ends[0].message(), ends[1].message()), function);
       EXPECT_TRUE(named || (ends[0].ok() && ends[1].ok())) << ends[0] << ends[1];
+      fakeDrain(10000);
+      for (uint64_t i = 0; i < fakeViolations(); ++i) ADD_FAILURE() << fakeViolation(i);
       fakeReset();
-      fakeSetDelays(static_cast<uint64_t>(call), 50);
     }
   }
 }
@@ -124,7 +167,7 @@ TEST_F(CudaFailureTest, ADeviceThatFailsEndsTheJob) {
     Exchange exchange(rank);
     auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
     ASSERT_TRUE(job.ok());
-    ASSERT_TRUE(Until([&] { return cluster.jobs() == 2; }));  // the first piece is with the daemons of both
+    ASSERT_TRUE(Until([&] { return cluster.jobs() == kJoinJobs + 1; }));  // the first piece is with the daemons of both
     if (number == 0) fakeBreakContext(700);
     cluster.Hold(false);
     EXPECT_FALSE(EndOf(**job).ok());

@@ -115,8 +115,8 @@ using memory::MemoryJob, memory::MemorySegment;
 
 class MemoryFabric {
  public:
-  MemoryFabric(uint32_t world_size, uint64_t seed)
-      : world_size_(world_size), random_(seed), members_(world_size), thread_([this] { Run(); }) {}
+  MemoryFabric(uint32_t world_size, uint64_t seed, uint32_t nodes)
+      : world_size_(world_size), nodes_(nodes), random_(seed), members_(world_size), thread_([this] { Run(); }) {}
   ~MemoryFabric() {
     {
       std::lock_guard lock(mutex_);
@@ -127,6 +127,11 @@ class MemoryFabric {
   }
 
   uint32_t world_size() const { return world_size_; }
+  std::vector<std::string> nodes() const {
+    std::vector<std::string> names;
+    for (uint32_t rank = 0; rank < world_size_; ++rank) names.push_back(absl::StrCat("n", rank % nodes_));
+    return names;
+  }
 
   void Join(uint32_t rank) {
     std::unique_lock lock(mutex_);
@@ -276,7 +281,7 @@ class MemoryFabric {
     return absl::OkStatus();
   }
 
-  const uint32_t world_size_;
+  const uint32_t world_size_, nodes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::mt19937_64 random_;
@@ -294,7 +299,7 @@ namespace {
 class MemoryGroup final : public rails::Group {
  public:
   MemoryGroup(std::shared_ptr<MemoryFabric> fabric, uint32_t rank)
-      : fabric_(std::move(fabric)), rank_(rank), members_(fabric_->world_size(), "here") {}
+      : fabric_(std::move(fabric)), rank_(rank), members_(fabric_->nodes()) {}
   ~MemoryGroup() override { fabric_->Leave(rank_); }
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return fabric_->world_size(); }
@@ -344,8 +349,8 @@ class MemoryClient final : public rails::Client {
 
 }  // namespace
 
-MemoryCluster::MemoryCluster(uint32_t world_size, uint64_t seed)
-    : fabric_(std::make_shared<MemoryFabric>(world_size, seed)) {}
+MemoryCluster::MemoryCluster(uint32_t world_size, uint64_t seed, uint32_t nodes)
+    : fabric_(std::make_shared<MemoryFabric>(world_size, seed, nodes)) {}
 MemoryCluster::~MemoryCluster() = default;
 std::unique_ptr<rails::Client> MemoryCluster::MakeClient() { return std::make_unique<MemoryClient>(fabric_); }
 void MemoryCluster::FailJob(uint64_t seq, absl::Status status) { fabric_->FailJob(seq, std::move(status)); }

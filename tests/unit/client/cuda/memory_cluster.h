@@ -16,7 +16,8 @@ class MemoryFabric;
 // A group of `world_size` ranks can be joined once. Jobs end in random order, by `seed`.
 class MemoryCluster {
  public:
-  MemoryCluster(uint32_t world_size, uint64_t seed);
+  // Rank r is on node r modulo `nodes`.
+  MemoryCluster(uint32_t world_size, uint64_t seed, uint32_t nodes = UINT32_MAX);
   ~MemoryCluster();
 
   // The client of any one rank.

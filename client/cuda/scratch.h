@@ -1,0 +1,52 @@
+// Memory of the device for bytes that are gathered there before ranks of the same node read them.
+#ifndef RAILS_CLIENT_CUDA_SCRATCH_H_
+#define RAILS_CLIENT_CUDA_SCRATCH_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/cuda/device_memory.h"
+
+namespace rails::cuda {
+
+// Allocated by the threads that submit, and freed only at the end: an allocation may wait for the whole device, on
+// which streams wait for a group's worker. Thread-safe.
+class Scratch {
+ public:
+  using Held = std::vector<std::shared_ptr<DeviceMemory>>;
+  explicit Scratch(std::shared_ptr<OpenDevice> device) : device_(std::move(device)) {}
+
+  // At least `bytes`.
+  absl::StatusOr<std::shared_ptr<DeviceMemory>> Take(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto fits =
+          std::find_if(free_.begin(), free_.end(), [&](const auto& m) { return m->length_bytes() >= bytes; });
+      if (fits != free_.end()) {
+        std::shared_ptr<DeviceMemory> memory = std::move(*fits);
+        free_.erase(fits);
+        return memory;
+      }
+    }
+    return DeviceMemory::Allocate(device_, std::bit_ceil(std::max<uint64_t>(bytes, 4096)));
+  }
+  void Give(Held memory) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    for (auto& one : memory) free_.push_back(std::move(one));
+  }
+
+ private:
+  const std::shared_ptr<OpenDevice> device_;
+  absl::Mutex mutex_;
+  Held free_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rails::cuda
+
+#endif  // RAILS_CLIENT_CUDA_SCRATCH_H_
