@@ -14,7 +14,7 @@ import common  # noqa: E402
 import lab  # noqa: E402
 
 NAMES = ["planner", "plan", "engine", "latency", "torch", "lab", "cpu", "submit", "stall", "links", "scrape", "dashboards",
-         "tls", "faults", "hostile", "shares", "peers", "sim", "verbs", "verbs_faults"]
+         "tls", "cuda", "faults", "hostile", "shares", "peers", "sim", "verbs", "verbs_faults"]
 
 
 def main():

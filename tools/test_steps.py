@@ -11,7 +11,7 @@ from scheduler import Outcome, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / "dev"
-SUITES = ["lint", "unit", "conformance", "model", "integration", "sim", "python", "package", "docker", "soak", "verbs",
+SUITES = ["lint", "unit", "conformance", "model", "integration", "sim", "cuda", "python", "package", "docker", "soak", "verbs",
           "asan", "tsan", "fuzz"]
 NEEDS_ROOT = {"package": "root file systems, apt in them, a machine that boots",
               "docker": "an engine, namespaces, a root file system for the base"}
@@ -105,7 +105,7 @@ def ctest_steps(preset, suite, label, after):
     for test in listed:
         properties = {entry["name"]: entry["value"] for entry in test["properties"]}
         labels = properties.get("LABELS", [])
-        waits = "integration" in labels or "waits" in labels
+        waits = bool({"integration", "cuda", "waits"} & set(labels))
         steps.append(Step(
             f"{suite} {test['name'].removeprefix('integration_')}", suite, test["command"], count_cases(test["name"]),
             after=after, load=0.4 if waits else 1.0, locks=frozenset(properties.get("RESOURCE_LOCK", [])),
@@ -192,13 +192,13 @@ def steps_of(suites, options):
     # The packages that compilers need come first, because builds take longest.
     for name, users in (("build", chosen - {"lint", "model"}), ("fuzz", {"asan", "fuzz"}), ("verbs", {"verbs"}),
                         ("python", {"python"}), ("package", {"package", "docker"}), ("docker", {"docker"}),
-                        ("test", {"integration", "sim", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
+                        ("test", {"integration", "sim", "cuda", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
         if users & chosen:
             steps.append(preparation(f"setup {name}", [DEV, "setup", name], locks=frozenset({"apt"})))
-    if chosen & {"integration", "sim", "python", "package", "docker", "soak", "verbs"}:
+    if chosen & {"integration", "sim", "cuda", "python", "package", "docker", "soak", "verbs"}:
         steps.append(build("release", "programs", after=("setup build",),
-                           follow=lambda: ctest_steps("release", "integration", "integration", ("setup test",))
-                           if "integration" in chosen else []))
+                           follow=lambda: [step for suite in ("integration", "cuda") if suite in chosen
+                                           for step in ctest_steps("release", suite, suite, ("setup test",))]))
     for suite, needs in (("unit", ()), ("conformance", ()), ("sim", ("setup test", "build release programs"))):
         if suite in chosen:
             steps.append(build("release", f"{suite}_tests", rank=1, after=("setup build",),
