@@ -225,6 +225,13 @@ absl::Status Report(rails_job* job, rails_report* out) {
   report.received_by_rank = from.received_by_rank.empty() ? nullptr : from.received_by_rank.data();
   report.received_count = from.received_by_rank.size();
   report.highest_vote = from.highest_vote;
+  if (const auto* const on_device = dynamic_cast<const cuda::Job*>(job->job.get()); on_device != nullptr) {
+    const cuda::Copies copies = on_device->copies();
+    report.copied_out_bytes = copies.to_host_bytes;
+    report.copied_in_bytes = copies.to_device_bytes;
+    report.copied_local_bytes = copies.local_bytes;
+    report.pieces = copies.pieces;
+  }
   const size_t size = out->size;
   std::memcpy(out, &report, std::min(size, sizeof(report)));
   if (size > sizeof(report)) std::memset(reinterpret_cast<char*>(out) + sizeof(report), 0, size - sizeof(report));

@@ -396,9 +396,13 @@ typedef struct rails_report {
    * known. RAILS_RECOVERY_DEGRADE: the vote of a lost rank counts only where its node had told it, so ranks may see
    * different numbers after a loss. */
   uint64_t highest_vote;
+  /* Groups with a device, else 0: bytes that the GPU has copied to pinned memory, from it, and from other ranks' devices
+   * of this node; jobs of the daemon. The figures above are the sums of these jobs. */
+  uint64_t copied_out_bytes, copied_in_bytes, copied_local_bytes;
+  uint64_t pieces;
 } rails_report;
 #define RAILS_REPORT_INIT \
-  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0, 0 }
+  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
 
 /* Fills `report`; if the job has failed, with what is known. Makes no call to the daemon. The arrays belong to the job.
  * Fields that this library does not know become 0. FAILED_PRECONDITION: the job has not ended, or this is a forked
