@@ -1,5 +1,6 @@
 #include "client/cuda/copier.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rails::cuda {
@@ -55,6 +56,20 @@ absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* c
     told.inbox->Put({.kind = told.kind, .slot = told.slot});
   };
   return driver_.Check(driver_.cuLaunchHostFunc(stream, tell, call), "cuLaunchHostFunc");
+}
+
+absl::Status Copier::MakeVisible(const std::vector<Flow>& receives) const {
+  const bool direct = std::any_of(receives.begin(), receives.end(), [](const Flow& flow) {
+    return std::any_of(flow.parts.begin(), flow.parts.end(),
+                       [](const Part& part) { return part.on_device() && !part.staged(); });
+  });
+  int ordering = 0;
+  if (!direct || (driver_.cuDeviceGetAttribute(&ordering, kRdmaWritesOrdering, device_->number()) == kSuccess &&
+                  ordering >= kFlushToOwner)) {
+    return absl::OkStatus();
+  }
+  return driver_.Check(driver_.cuFlushGPUDirectRDMAWrites(kFlushCurrentContext, kFlushToOwner),
+                       "cuFlushGPUDirectRDMAWrites");
 }
 
 absl::Status Copier::Check() const {

@@ -33,6 +33,8 @@ class Copier {
   // The streams of the two, for copies that Out() or In() follow.
   Stream out() const { return out_; }
   Stream in() const { return in_; }
+  // Makes bytes visible to the device that RDMA devices have written into it.
+  absl::Status MakeVisible(const std::vector<Flow>& receives) const;
   // The device's error, if it has failed.
   absl::Status Check() const;
   // Waits until all copies are done, well or not.

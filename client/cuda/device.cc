@@ -1,7 +1,6 @@
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "client/cuda/device_memory.h"
+#include "client/cuda/allocations.h"
 #include "client/cuda/group.h"
 #include "client/cuda/open_device.h"
 #include "rails/cuda.h"
@@ -11,34 +10,25 @@ namespace {
 
 class DeviceHandle final : public Device {
  public:
-  DeviceHandle(Client* client, std::shared_ptr<OpenDevice> device) : client_(*client), device_(std::move(device)) {}
+  DeviceHandle(Client* client, std::shared_ptr<OpenDevice> device, bool dma_buf)
+      : client_(*client),
+        device_(std::move(device)),
+        allocations_(client, device_),
+        capabilities_(device_->capabilities()) {
+    const absl::Status status =
+        dma_buf ? allocations_.Try() : absl::UnimplementedError("DeviceOptions::dma_buf is false");
+    if (status.ok()) return;
+    capabilities_.dma_buf = {false, std::string(status.message())};
+    allocations_.Stage(capabilities_.dma_buf.reason);
+  }
 
-  const Capabilities& capabilities() const override { return device_->capabilities(); }
-
+  const Capabilities& capabilities() const override { return capabilities_; }
   absl::StatusOr<std::shared_ptr<Memory>> Allocate(uint64_t length_bytes) override {
-    if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0; it must be positive");
-    return DeviceMemory::Allocate(device_, length_bytes);
+    return allocations_.Allocate(length_bytes);
   }
-
   absl::StatusOr<std::shared_ptr<Memory>> Import(Address address, uint64_t length_bytes) override {
-    const Driver& driver = device_->driver();
-    const InContext here(driver, device_->context());
-    Address base = 0;
-    size_t bytes = 0;
-    if (driver.cuMemGetAddressRange_v2(&base, &bytes, address) != kSuccess) {
-      return absl::InvalidArgumentError(absl::StrCat("address 0x", absl::Hex(address),
-                                                     " is no memory of this device: name a range that was allocated "
-                                                     "there (cudaMalloc(), a tensor's data_ptr())"));
-    }
-    const uint64_t offset = address - base;
-    if (length_bytes == 0 || length_bytes > bytes - offset) {
-      return absl::InvalidArgumentError(absl::StrCat("length_bytes ", length_bytes, " at address 0x",
-                                                     absl::Hex(address), ": its allocation has ", bytes - offset,
-                                                     " bytes from there on"));
-    }
-    return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, nullptr);
+    return allocations_.Import(address, length_bytes);
   }
-
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options, Staging staging) override {
     return GroupHandle::Join(client_, device_, std::move(options), staging);
   }
@@ -46,6 +36,8 @@ class DeviceHandle final : public Device {
  private:
   Client& client_;
   const std::shared_ptr<OpenDevice> device_;
+  Allocations allocations_;
+  Capabilities capabilities_;
 };
 
 }  // namespace
@@ -53,7 +45,7 @@ class DeviceHandle final : public Device {
 absl::StatusOr<std::shared_ptr<Device>> Device::Open(Client& client, DeviceOptions options) {
   absl::StatusOr<std::shared_ptr<OpenDevice>> device = OpenDevice::Open(options);
   if (!device.ok()) return device.status();
-  return std::make_shared<DeviceHandle>(&client, *std::move(device));
+  return std::make_shared<DeviceHandle>(&client, *std::move(device), options.dma_buf);
 }
 
 }  // namespace rails::cuda

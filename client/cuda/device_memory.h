@@ -5,37 +5,33 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "client/cuda/open_device.h"
 #include "rails/cuda.h"
 
 namespace rails::cuda {
 
+// An allocation that the daemon has as a dma-buf.
+struct SharedAllocation {
+  std::shared_ptr<Segment> segment{};  // null: it has not
+  Address base = 0;                    // of the segment's first byte
+  std::string why_not{};
+};
+
 // Immutable.
 class DeviceMemory final : public Memory {
  public:
-  // `device` identifies the device. `free`, if any, gives the memory back at the end.
-  DeviceMemory(const void* device, Address address, uint64_t length_bytes, std::function<void()> free)
-      : device_(device), address_(address), length_bytes_(length_bytes), free_(std::move(free)) {}
-  // RESOURCE_EXHAUSTED: the device has not enough.
-  static absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocate(const std::shared_ptr<OpenDevice>& device,
-                                                                uint64_t length_bytes) {
-    const Driver& driver = device->driver();
-    const InContext here(driver, device->context());
-    Address address = 0;
-    if (absl::Status status = driver.Check(driver.cuMemAlloc_v2(&address, length_bytes), "cuMemAlloc"); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
-    }
-    return std::make_shared<DeviceMemory>(device.get(), address, length_bytes, [device, address] {
-      const InContext in(device->driver(), device->context());
-      device->driver().cuMemFree_v2(address);
-    });
-  }
+  // `device` identifies the device. `free`, if any, gives the memory back at the end. `shared`: the segment that has
+  // it.
+  DeviceMemory(const void* device, Address address, uint64_t length_bytes, std::function<void()> free,
+               SharedAllocation shared = {})
+      : device_(device),
+        address_(address),
+        length_bytes_(length_bytes),
+        free_(std::move(free)),
+        shared_(std::move(shared)) {}
   ~DeviceMemory() override {
     if (free_ != nullptr) free_();
   }
@@ -46,13 +42,20 @@ class DeviceMemory final : public Memory {
   uint32_t id() const override { return 0; }
   Address address() const override { return address_; }
   uint64_t length_bytes() const override { return length_bytes_; }
+  const std::string& staged_because() const override { return shared_.why_not; }
   const void* device() const { return device_; }
+  // Bytes of it, as the daemon reaches them. Without a segment: it does not.
+  Range Shared(uint64_t offset_bytes, uint64_t length_bytes) const {
+    if (shared_.segment == nullptr) return {};
+    return {shared_.segment, address_ + offset_bytes - shared_.base, length_bytes};
+  }
 
  private:
   const void* const device_;
   const Address address_;
   const uint64_t length_bytes_;
   const std::function<void()> free_;
+  const SharedAllocation shared_;
 };
 
 }  // namespace rails::cuda

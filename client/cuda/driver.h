@@ -33,6 +33,7 @@ inline constexpr int kRdmaFlushOptions = 117;
 inline constexpr int kRdmaWritesOrdering = 118;
 inline constexpr int kDmaBufSupported = 124;
 
+inline constexpr int kPointerBufferId = 7;  // CUpointer_attribute
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterMapped = 2;
@@ -59,6 +60,7 @@ inline constexpr int kFlushCurrentContext = 0, kFlushToOwner = 100;
   X(cuMemAlloc_v2, Result(Address* address, size_t bytes))                                                            \
   X(cuMemFree_v2, Result(Address address))                                                                            \
   X(cuMemGetAddressRange_v2, Result(Address* base, size_t* bytes, Address address))                                   \
+  X(cuPointerGetAttribute, Result(void* value, int attribute, Address address))                                       \
   X(cuMemHostRegister_v2, Result(void* memory, size_t bytes, unsigned flags))                                         \
   X(cuMemHostUnregister, Result(void* memory))                                                                        \
   X(cuMemHostGetDevicePointer_v2, Result(Address* address, void* memory, unsigned flags))                             \

@@ -75,7 +75,8 @@ class Direction {
     Part part{.length_bytes = range.length_bytes};
     if (memory != nullptr) {
       part.address = memory->address() + range.offset_bytes;
-      flow->staged = true;
+      part.range = memory->Shared(range.offset_bytes, range.length_bytes);
+      flow->staged = flow->staged || part.staged();
     } else {
       part.range = range;
     }

@@ -12,16 +12,17 @@
 
 namespace rails::cuda {
 
-// Bytes that the daemon reaches by itself (`range`), or that are staged (`range.segment` is null).
+// Bytes in one piece of memory.
 struct Part {
-  Range range{};
-  Address address = 0;  // of staged bytes
+  Range range{};        // where the daemon reaches them; a null segment: nowhere, they are staged
+  Address address = 0;  // on the device; 0: they are in the host's memory
   uint64_t length_bytes = 0;
 
   bool staged() const { return range.segment == nullptr; }
+  bool on_device() const { return address != 0; }
   // A unified address.
   Address begin() const {
-    return staged() ? address : reinterpret_cast<Address>(range.segment->bytes().data()) + range.offset_bytes;
+    return on_device() ? address : reinterpret_cast<Address>(range.segment->bytes().data()) + range.offset_bytes;
   }
 };
 

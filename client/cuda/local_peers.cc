@@ -100,7 +100,7 @@ absl::StatusOr<RemotePart> LocalPeers::Name(Address address, uint64_t length_byt
 
 bool LocalPeers::MustGather(const Flow& flow) {
   return flow.parts.size() > LocalNote::kMaxParts ||
-         std::any_of(flow.parts.begin(), flow.parts.end(), [](const Part& part) { return !part.staged(); });
+         std::any_of(flow.parts.begin(), flow.parts.end(), [](const Part& part) { return !part.on_device(); });
 }
 
 absl::StatusOr<LocalNote> LocalPeers::Write(const Flow& flow, const Memory* gathered, Stream stream) const {

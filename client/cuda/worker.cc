@@ -135,10 +135,25 @@ absl::Status Worker::StartPiece(const std::shared_ptr<Operation>& operation) {
 }
 
 absl::Status Worker::BeginOperation(Operation& operation) {
-  for (Flow& flow : operation.flows.sends) flow.local = peers_->IsReadBy(flow.rank);
-  for (Flow& flow : operation.flows.receives) flow.local = peers_->Reads(flow.rank);
+  for (Flow& flow : operation.flows.sends) {
+    flow.local = peers_->IsReadBy(flow.rank);
+    StageInNode(&flow);
+  }
+  for (Flow& flow : operation.flows.receives) {
+    flow.local = peers_->Reads(flow.rank);
+    StageInNode(&flow);
+  }
   operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
   return copier_->Begin(operation.start(), operation.flows.own);
+}
+
+void Worker::StageInNode(Flow* flow) const {
+  if (group_.members()[flow->rank] != group_.members()[group_.rank()]) return;
+  for (Part& part : flow->parts) {
+    if (!part.on_device()) continue;
+    part.range = {};
+    flow->staged = true;
+  }
 }
 
 absl::Status Worker::WriteNotes(Operation& operation, const PieceFlows& sends) {
@@ -300,7 +315,13 @@ void Worker::EndPiece(uint32_t slot) {
   Operation::Course& course = operation->course;
   --course.active;
   ++course.done;
-  if (!course.failed.ok() ? course.active == 0 : course.done == course.pieces) Finish(operation, course.failed);
+  if (!course.failed.ok()) {
+    if (course.active == 0) Finish(operation, course.failed);
+  } else if (course.done == course.pieces) {
+    const absl::Status visible = copier_->MakeVisible(operation->flows.receives);
+    if (!visible.ok()) Fail(*operation, visible);
+    Finish(operation, visible);
+  }
 }
 
 void Worker::Fail(Operation& operation, const absl::Status& why) {

@@ -79,6 +79,8 @@ class Worker {
   absl::Status StartPiece(const std::shared_ptr<Operation>& operation);
   // What comes before the copies out of the first piece.
   absl::Status BeginOperation(Operation& operation);
+  // The daemon copies between ranks of a node, and cannot touch memory of a device.
+  void StageInNode(Flow* flow) const;
   absl::Status WriteNotes(Operation& operation, const PieceFlows& sends);
   // Submits the pieces that are copied out, in their order.
   void SubmitCopied();

@@ -7,9 +7,9 @@
 //   auto job = (*group)->Submit(exchange, stream, absl::Seconds(30));  // begins when `stream` has come to this point
 //   (*job)->WaitOn(stream);                                 // what follows on `stream` sees the received bytes
 //
-// The bytes of a job go in pieces through pinned memory that the library shares with the daemon: the GPU copies a piece
-// there, the rails carry it, the GPU of the receiver copies it to its place. The pieces of a job overlap. docs/cuda.md
-// tells what this costs.
+// Where RDMA devices reach the memory of the GPU, they read and write it. Elsewhere the bytes of a job go in pieces
+// through pinned memory that the library shares with the daemon: the GPU copies a piece there, the rails carry it, the
+// GPU of the receiver copies it to its place. The pieces of a job overlap. docs/cuda.md tells what this costs.
 //
 // All classes are safe to use from several threads. A forked child must not use them. The calls work with the primary
 // context of the device, which the CUDA runtime and PyTorch use too, and leave the thread's current context as it was.
@@ -33,6 +33,7 @@ using Address = uint64_t;  // CUdeviceptr
 struct DeviceOptions {
   int ordinal = 0;  // as for cuDeviceGet() and cudaSetDevice()
   std::string driver = "libcuda.so.1";
+  bool dma_buf = true;  // use Capabilities::dma_buf where it is present
 };
 
 // An ability of the device, its driver or the kernel.
@@ -46,7 +47,8 @@ struct Capabilities {
   int driver_version = 0;  // 12040 is 12.4
   // A stream can wait for a job without a thread that waits: Job::WaitOn().
   Capability stream_waits{};
-  // Memory of the device can be exported as a dma-buf, which RDMA devices reach without copies.
+  // The rails of this node reach memory of the device without copies: it is exported as a dma-buf, which the daemon
+  // registers with its RDMA devices.
   Capability dma_buf{};
 };
 
@@ -55,6 +57,9 @@ class Memory : public Segment {
  public:
   virtual Address address() const = 0;
   virtual uint64_t length_bytes() const = 0;
+  // Empty: RDMA devices reach it, and its bytes to and from other nodes are not copied. Else they are staged, and this
+  // is the reason.
+  virtual const std::string& staged_because() const = 0;
 };
 
 // How the bytes of device memory are staged.

@@ -180,6 +180,16 @@ int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t address) {
   return kSuccess;
 }
 
+int cuPointerGetAttribute(void* value, int attribute, uint64_t address) {
+  FAKE_CUDA_ENTER(kContext);
+  constexpr int kBufferId = 7;
+  auto region = state.memory.FindDevice(address);
+  if (value == nullptr || attribute != kBufferId || region == nullptr) return kInvalidValue;
+  const uint64_t serial = region->allocation->serial();
+  std::memcpy(value, &serial, sizeof serial);
+  return kSuccess;
+}
+
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
   FAKE_CUDA_ENTER(kContext);
   if (flags > 0xf) return kInvalidValue;
@@ -225,10 +235,8 @@ int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address) {
   FAKE_CUDA_ENTER(kContext);
   auto region = state.memory.FindDevice(address);
   if (handle == nullptr || region == nullptr || region->from_create || region->allocation->opened) return kInvalidValue;
-  static uint64_t last_serial = 0;
-  Allocation& allocation = *region->allocation;
-  if (allocation.serial == 0) allocation.serial = ++last_serial;
-  *handle = {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(allocation.file), allocation.serial,
+  const Allocation& allocation = *region->allocation;
+  *handle = {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(allocation.file), allocation.serial(),
              allocation.bytes, {}};
   return kSuccess;
 }

@@ -42,6 +42,7 @@ int cuCtxPopCurrent_v2(void** context);
 int cuMemAlloc_v2(uint64_t* address, size_t bytes);
 int cuMemFree_v2(uint64_t address);
 int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t address);
+int cuPointerGetAttribute(void* value, int attribute, uint64_t address);  // only CU_POINTER_ATTRIBUTE_BUFFER_ID
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags);
 int cuMemHostUnregister(void* memory);
 int cuMemHostGetDevicePointer_v2(uint64_t* address, void* memory, unsigned flags);

@@ -81,6 +81,11 @@ std::shared_ptr<Allocation> Allocation::Open(int file, size_t bytes) {
   return opened;
 }
 
+uint64_t Allocation::NextSerial() {
+  static uint64_t last = 0;
+  return ++last;
+}
+
 bool Span::Overlaps(const Span& other) const {
   return history != nullptr && history == other.history && position < other.position + other.bytes &&
          other.position < position + bytes;

@@ -44,6 +44,7 @@ struct Allocation {
   static std::shared_ptr<Allocation> Make(size_t bytes);
   // Memory of another process; takes over its descriptor `file`. Accesses of that process are unknown here.
   static std::shared_ptr<Allocation> Open(int file, size_t bytes);
+  uint64_t serial() const { return serial_; }  // never used again in the process
   size_t mapped_bytes() const { return (bytes + kPage - 1) / kPage * kPage; }
 
   const int file;
@@ -51,8 +52,11 @@ struct Allocation {
   const size_t bytes;
   bool rdma_capable = true;
   bool opened = false;  // of another process
-  uint64_t serial = 0;  // of its handle for other processes; 0: it has none
   History history;      // positions are offsets
+
+ private:
+  static uint64_t NextSerial();
+  const uint64_t serial_ = NextSerial();
 };
 
 // Addresses that operations may name: device memory mapped at them, or registered host memory.

@@ -222,6 +222,7 @@ bool IsFunction(const std::string& name) {
       "cuMemMap",
       "cuMemUnmap",
       "cuMemSetAccess",
+      "cuPointerGetAttribute",
       "cuIpcGetMemHandle",
       "cuIpcOpenMemHandle_v2",
       "cuIpcCloseMemHandle",

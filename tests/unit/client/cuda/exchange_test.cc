@@ -18,6 +18,8 @@ struct Shape {
   uint32_t world_size = 2, nodes = 2;
   rails::cuda::Staging staging{};
   uint32_t turns = 3;
+  bool flushes = false;  // some rank receives what a network card writes
+  bool direct = false;   // network cards reach the memory of the device
   bool capacities = false;
   std::vector<std::vector<uint64_t>> bytes{};  // by source and destination
   std::vector<std::vector<uint64_t>> rooms{};  // what the destination gives; the same without capacities
@@ -154,7 +156,8 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
           << "turn " << turn << ", from " << from << " to " << number;
       const bool local = shape.staging.local_copies && from % shape.nodes == number % shape.nodes;
       if (from != number && local) read += receive_bytes[from];
-      if (from != number && !local && !Buffers::OnHost(from)) {
+      const bool in_node = from % shape.nodes == number % shape.nodes;
+      if (from != number && !local && !Buffers::OnHost(from) && (in_node || !shape.direct)) {
         to_device += receive_bytes[from];
         to_host += send_bytes[from];
       }
@@ -173,10 +176,12 @@ class ExchangeTest : public ::testing::Test {
   void SetUp() override { fakeReset(); }
   void Run(const Shape& shape, uint64_t seed) {
     fakeSetDelays(seed, 200);
+    fakeSetAttribute(124, shape.direct ? 1 : 0);  // dma-bufs
     {
       MemoryCluster cluster(shape.world_size, seed, shape.nodes);
       OnRanks(shape.world_size, [&](uint32_t rank) { Play(shape, seed, cluster, rank); });
     }
+    EXPECT_EQ(fakeCounts().flushes > 0, shape.direct && shape.flushes);
     for (uint64_t i = 0; i < std::min<uint64_t>(fakeViolations(), 5); ++i) ADD_FAILURE() << fakeViolation(i);
     const FakeLive live = fakeLive();
     EXPECT_EQ(live.allocations, 0);
@@ -192,6 +197,22 @@ TEST_F(ExchangeTest, EveryByteArrives) {
   for (const uint64_t seed : Seeds(40)) {
     SCOPED_TRACE(seed);
     Run(RandomShape(seed, /*capacities=*/false), seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(ExchangeTest, NetworkCardsReachTheDevice) {
+  for (const uint64_t seed : Seeds(40)) {
+    SCOPED_TRACE(seed);
+    Shape shape = RandomShape(seed, /*capacities=*/seed % 2 == 0);
+    shape.direct = true;
+    for (uint32_t from = 0; from < shape.world_size; ++from) {
+      for (uint32_t to = 0; to < shape.world_size; ++to) {
+        const bool crosses = from % shape.nodes != to % shape.nodes && !Buffers::OnHost(from);
+        shape.flushes = shape.flushes || (crosses && shape.rooms[from][to] > 0);
+      }
+    }
+    Run(shape, seed);
     if (HasFailure()) return;
   }
 }

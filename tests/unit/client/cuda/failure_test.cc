@@ -296,6 +296,32 @@ TEST_F(CudaFailureTest, AMissingDriverOrDeviceIsToldWithWhatToDo) {
   EXPECT_THAT(no_device.message(), HasSubstr("there is no CUDA device 3: this process sees 1"));
 }
 
+TEST_F(CudaFailureTest, MemoryThatTheDaemonDoesNotTakeIsStaged) {
+  fakeSetAttribute(124, 1);
+  MemoryCluster cluster(1, 1);
+  cluster.UseTcp();
+  Rank rank(cluster, 0, 1, kStaging);
+  EXPECT_FALSE(rank.device->capabilities().dma_buf.present);
+  EXPECT_EQ(rank.device->capabilities().dma_buf.reason, "rail 0 is over TCP");
+  EXPECT_EQ((*rank.device->Allocate(100))->staged_because(), "rail 0 is over TCP");
+}
+
+TEST_F(CudaFailureTest, MemoryIsRegisteredOnceAndNotForItsSuccessor) {
+  fakeSetAttribute(124, 1);
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  EXPECT_TRUE(rank.device->capabilities().dma_buf.present);
+  const uint64_t before = fakeCalls("cuMemGetHandleForAddressRange");
+  const auto memory = *rank.device->Allocate(10000);
+  EXPECT_EQ(memory->staged_because(), "");
+  for (uint64_t offset = 0; offset < 5; ++offset) {
+    EXPECT_EQ((*rank.device->Import(memory->address() + offset, 10))->staged_because(), "");
+  }
+  EXPECT_EQ(fakeCalls("cuMemGetHandleForAddressRange"), before + 1);
+  fakeFail("cuMemGetHandleForAddressRange", 1, 801);
+  EXPECT_THAT((*rank.device->Allocate(10000))->staged_because(), HasSubstr("cuMemGetHandleForAddressRange failed"));
+}
+
 // Without waits of streams, WaitOn() waits itself.
 TEST_F(CudaFailureTest, StreamsThatCannotWaitAreWaitedFor) {
   fakeFail("cuStreamWaitValue32_v2", 1, 801);

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -35,6 +37,25 @@ class MemorySegment final : public rails::Segment {
  private:
   const absl::Span<std::byte> bytes_;
 };
+
+// A dma-buf: the fabric reaches it as a network card does, the processor does not.
+class DmaSegment final : public rails::Segment {
+ public:
+  DmaSegment(std::byte* mapping, uint64_t length_bytes) : mapping_(mapping), length_bytes_(length_bytes) {}
+  ~DmaSegment() override { munmap(mapping_, length_bytes_); }
+  absl::Span<std::byte> bytes() const override { return {static_cast<std::byte*>(nullptr), length_bytes_}; }
+  uint32_t id() const override { return 2; }
+  std::byte* mapping() const { return mapping_; }
+
+ private:
+  std::byte* const mapping_;
+  const uint64_t length_bytes_;
+};
+
+std::byte* BytesOf(const rails::Range& range) {
+  const auto* const dma = dynamic_cast<const DmaSegment*>(range.segment.get());
+  return (dma != nullptr ? dma->mapping() : range.segment->bytes().data()) + range.offset_bytes;
+}
 
 class MemoryJob final : public rails::Job {
  public:
@@ -93,7 +114,7 @@ const rails::FlowRanges* FlowOf(const std::vector<rails::FlowRanges>& flows, uin
 // Reads or writes the bytes of a flow. Declares accesses to memory that the fake driver knows.
 void Gather(const rails::FlowRanges& flow, std::string* bytes) {
   for (const rails::Range& range : flow.ranges) {
-    const std::byte* const from = range.segment->bytes().data() + range.offset_bytes;
+    const std::byte* const from = BytesOf(range);
     fakeHostRead(reinterpret_cast<uint64_t>(from), range.length_bytes);
     bytes->append(reinterpret_cast<const char*>(from), range.length_bytes);
   }
@@ -102,7 +123,7 @@ void Scatter(const std::string& bytes, const rails::FlowRanges& flow) {
   size_t done = 0;
   for (const rails::Range& range : flow.ranges) {
     const size_t length = std::min<size_t>(range.length_bytes, bytes.size() - done);
-    std::byte* const to = range.segment->bytes().data() + range.offset_bytes;
+    std::byte* const to = BytesOf(range);
     if (length > 0) fakeHostWrite(reinterpret_cast<uint64_t>(to), length);
     std::memcpy(to, bytes.data() + done, length);
     done += length;
@@ -111,7 +132,7 @@ void Scatter(const std::string& bytes, const rails::FlowRanges& flow) {
 
 }  // namespace memory
 
-using memory::MemoryJob, memory::MemorySegment;
+using memory::DmaSegment, memory::MemoryJob, memory::MemorySegment;
 
 class MemoryFabric {
  public:
@@ -171,6 +192,8 @@ class MemoryFabric {
     std::lock_guard lock(mutex_);
     failures_[seq] = std::move(status);
   }
+  void set_tcp(bool tcp) { tcp_ = tcp; }
+  bool tcp() const { return tcp_; }
   void Hold(bool held) {
     std::lock_guard lock(mutex_);
     held_ = held;
@@ -290,6 +313,7 @@ class MemoryFabric {
   std::map<uint64_t, absl::Status> failures_;
   absl::Status over_;
   bool held_ = false, stopping_ = false;
+  std::atomic<bool> tcp_ = false;
   uint64_t jobs_ = 0;
   std::thread thread_;
 };
@@ -331,8 +355,12 @@ class MemoryClient final : public rails::Client {
   absl::StatusOr<std::shared_ptr<rails::Segment>> CreateSegment(uint64_t length_bytes, rails::SegmentOptions) override {
     return std::make_shared<MemorySegment>(length_bytes);
   }
-  absl::StatusOr<std::shared_ptr<rails::Segment>> ImportSegment(int, uint64_t, absl::Duration) override {
-    return absl::UnimplementedError("no descriptors here");
+  absl::StatusOr<std::shared_ptr<rails::Segment>> ImportSegment(int fd, uint64_t length_bytes,
+                                                                absl::Duration) override {
+    if (fabric_->tcp()) return absl::UnimplementedError("rail 0 is over TCP");
+    void* const mapping = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap");
+    return std::make_shared<DmaSegment>(static_cast<std::byte*>(mapping), length_bytes);
   }
   absl::StatusOr<std::unique_ptr<rails::Group>> JoinGroup(rails::GroupOptions options) override {
     fabric_->Join(options.rank);
@@ -354,6 +382,7 @@ MemoryCluster::MemoryCluster(uint32_t world_size, uint64_t seed, uint32_t nodes)
 MemoryCluster::~MemoryCluster() = default;
 std::unique_ptr<rails::Client> MemoryCluster::MakeClient() { return std::make_unique<MemoryClient>(fabric_); }
 void MemoryCluster::FailJob(uint64_t seq, absl::Status status) { fabric_->FailJob(seq, std::move(status)); }
+void MemoryCluster::UseTcp() { fabric_->set_tcp(true); }
 void MemoryCluster::Hold(bool held) { fabric_->Hold(held); }
 uint64_t MemoryCluster::jobs() const { return fabric_->jobs(); }
 

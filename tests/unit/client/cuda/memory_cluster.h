@@ -24,6 +24,8 @@ class MemoryCluster {
   std::unique_ptr<rails::Client> MakeClient();
   // The job of this number will fail at every rank. 1 is the first job of the group.
   void FailJob(uint64_t seq, absl::Status status);
+  // The clients refuse dma-bufs, as a daemon with rails over TCP.
+  void UseTcp();
   // Jobs stay unfinished while it is held.
   void Hold(bool held);
   // Jobs that all ranks have submitted so far.
