@@ -22,6 +22,22 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Copies from and to other memory of the host would wait for the stream.
+class Pinned {
+ public:
+  Pinned(const rails::cuda::Driver& driver, std::string* bytes) : driver_(&driver), bytes_(bytes) {
+    driver.cuMemHostRegister_v2(bytes->data(), bytes->size(), rails::cuda::kHostRegisterPortable);
+  }
+  Pinned(Pinned&& other) noexcept : driver_(other.driver_), bytes_(std::exchange(other.bytes_, nullptr)) {}
+  ~Pinned() {
+    if (bytes_ != nullptr) driver_->cuMemHostUnregister(bytes_->data());
+  }
+
+ private:
+  const rails::cuda::Driver* driver_;
+  std::string* bytes_;
+};
+
 rails::cuda::Address AddressOf(const void* memory) { return reinterpret_cast<rails::cuda::Address>(memory); }
 
 }  // namespace
@@ -112,11 +128,13 @@ std::string CudaRank::Content(uint32_t turn, uint32_t from, uint32_t to) const {
 
 absl::Status CudaRank::CheckBytes() {
   std::vector<std::string> sent(options_.turns), received(options_.turns);
+  std::vector<Pinned> pinned;
   std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
   rails::AllToAllv exchange = Exchange(send_, receive_);
   for (uint32_t turn = 0; turn < options_.turns; ++turn) {
     for (size_t i = 0; i + 1 < options_.world_size; ++i) sent[turn] += Content(turn, rank_, Peer(i));
     received[turn].resize(sent[turn].size());
+    for (std::string* bytes : {&sent[turn], &received[turn]}) pinned.emplace_back(*driver_, bytes);
     driver_->cuMemcpyAsync(send_->address(), AddressOf(sent[turn].data()), sent[turn].size(), stream_);
     exchange.tag = turn;
     auto job = group_->Submit(exchange, stream_, kLimit);

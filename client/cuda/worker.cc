@@ -143,8 +143,7 @@ absl::Status Worker::BeginOperation(Operation& operation) {
     flow.local = peers_->Reads(flow.rank);
     StageInNode(&flow);
   }
-  operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
-  return copier_->Begin(operation.start(), operation.flows.own);
+  return copier_->Begin(operation.start());
 }
 
 void Worker::StageInNode(Flow* flow) const {
@@ -193,6 +192,10 @@ void Worker::SubmitCopied() {
 void Worker::SubmitPiece(uint32_t slot) {
   Piece& piece = active_[slot];
   Operation& operation = *piece.operation;
+  if (piece.number == 0) {  // the job's stream has come to it
+    operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
+    if (absl::Status status = copier_->Own(operation.flows.own); !status.ok()) return Break(status);
+  }
   AllToAllv exchange{.sends = piece.sends.flows,
                      .receives = piece.receives.flows,
                      .tag = operation.tag(),

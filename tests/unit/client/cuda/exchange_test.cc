@@ -115,6 +115,7 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
   // Segments take the bytes of one turn; device memory those of all, one after the other.
   std::vector<Buffers> sends, receives;
   std::vector<std::string> sent(shape.turns), received(shape.turns);
+  std::vector<Pinned> pinned;
   std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
   for (uint32_t turn = 0; turn < shape.turns; ++turn) {
     sends.emplace_back(rank, send_bytes, random);
@@ -133,6 +134,8 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
   }
   for (uint32_t turn = 0; turn < shape.turns; ++turn) {
     sent[turn].resize(sends[0].device->length_bytes());
+    received[turn].resize(receives[0].device->length_bytes());
+    for (std::string* bytes : {&sent[turn], &received[turn]}) pinned.emplace_back(*rank.driver, bytes);
     for (uint32_t to = 0; to < shape.world_size; ++to) {
       sends[turn].Put(to, Content(turn, number, to, send_bytes[to]), &sent[turn]);
     }
@@ -214,6 +217,42 @@ TEST_F(ExchangeTest, NetworkCardsReachTheDevice) {
     }
     Run(shape, seed);
     if (HasFailure()) return;
+  }
+}
+
+// Jobs that a stream orders, each of which sends what the one before it has received. The host waits for none of them.
+TEST_F(ExchangeTest, AStreamOrdersJobsWithoutTheHost) {
+  constexpr uint32_t kRanks = 2;
+  constexpr uint64_t kBytes = 1000;
+  for (const uint64_t seed : Seeds(10)) {
+    SCOPED_TRACE(seed);
+    fakeSetDelays(seed, 200);
+    MemoryCluster cluster(kRanks, seed);
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, {.piece_bytes = 300, .pieces = 1 + static_cast<uint32_t>(seed % 4)});
+      const std::shared_ptr<rails::cuda::Memory> memory[] = {*rank.device->Allocate(kRanks * kBytes),
+                                                             *rank.device->Allocate(kRanks * kBytes)};
+      const std::string sent = Content(0, number, 0, kRanks * kBytes);
+      rank.Write(*memory[0], sent);
+      std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
+      for (int turn = 0; turn < 6; ++turn) {
+        rails::AllToAllv exchange;
+        for (uint32_t peer = 0; peer < kRanks; ++peer) {
+          exchange.sends.push_back({peer, {{memory[turn % 2], peer * kBytes, kBytes}}});
+          exchange.receives.push_back({peer, {{memory[1 - turn % 2], peer * kBytes, kBytes}}});
+        }
+        auto job = rank.group->Submit(exchange, rank.stream, kLimit);
+        ASSERT_TRUE(job.ok()) << job.status();
+        jobs.push_back(*std::move(job));
+        ASSERT_TRUE(jobs.back()->WaitOn(rank.stream).ok());
+      }
+      for (const auto& job : jobs) ASSERT_TRUE(job->Wait(kLimit)->status.ok());
+      std::string landed;
+      rank.Read(*memory[0], &landed);
+      EXPECT_EQ(landed, sent);
+    });
+    EXPECT_EQ(fakeViolations(), 0u) << fakeViolation(0);
+    fakeReset();
   }
 }
 

@@ -18,6 +18,22 @@ namespace railsd::testing {
 
 inline constexpr absl::Duration kLimit = absl::Seconds(30);  // of submissions
 
+// Copies from and to other memory of the host would wait for the stream.
+class Pinned {
+ public:
+  Pinned(const rails::cuda::Driver& driver, std::string* bytes) : driver_(&driver), bytes_(bytes) {
+    driver.cuMemHostRegister_v2(bytes->data(), bytes->size(), rails::cuda::kHostRegisterPortable);
+  }
+  Pinned(Pinned&& other) noexcept : driver_(other.driver_), bytes_(std::exchange(other.bytes_, nullptr)) {}
+  ~Pinned() {
+    if (bytes_ != nullptr) driver_->cuMemHostUnregister(bytes_->data());
+  }
+
+ private:
+  const rails::cuda::Driver* driver_;
+  std::string* bytes_;
+};
+
 // The primary context is current on the thread that makes it, as in a process that uses the CUDA runtime.
 class Rank {
  public:
@@ -42,7 +58,7 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Copies on the stream; `bytes` must stay.
+  // Copies on the stream; `bytes` must stay, and be Pinned for the host not to wait.
   void Write(const rails::cuda::Memory& memory, const std::string& bytes) {
     driver->cuMemcpyAsync(memory.address(), reinterpret_cast<uint64_t>(bytes.data()), bytes.size(), stream);
   }
