@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace railsd::bench {
@@ -129,6 +130,7 @@ std::string CudaRank::Content(uint32_t turn, uint32_t from, uint32_t to) const {
 absl::Status CudaRank::CheckBytes() {
   std::vector<std::string> sent(options_.turns), received(options_.turns);
   std::vector<Pinned> pinned;
+  const auto settle = absl::MakeCleanup([this] { driver_->cuStreamSynchronize(stream_); });  // before they are unpinned
   std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
   rails::AllToAllv exchange = Exchange(send_, receive_);
   for (uint32_t turn = 0; turn < options_.turns; ++turn) {
