@@ -38,36 +38,53 @@ class DeviceRegistrar final : public MemoryRegistrar {
   explicit DeviceRegistrar(std::shared_ptr<RdmaDevice> device) : device_(std::move(device)) {}
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
-    // A fence's completion is written to the host's memory. PCIe orders it after earlier writes to the host's memory
-    // only, not after writes to another device, with relaxed ordering or without (docs/verbs.md).
-    if (segment.kind() == MemoryKind::kDmaBuf) {
-      return absl::UnimplementedError(absl::StrCat(
-          device_->who(), ": segment ", segment.id().value(),
-          ": it is a dma-buf, memory of another device: a job could end before its last bytes are there, because "
-          "nothing orders them before the completion in the host's memory; give memory of the host (a memfd)"));
-    }
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    if (device_->has_windows()) access |= IBV_ACCESS_MW_BIND;
-    RegionHandle region(ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
-    if (region == nullptr) return Failed(segment, errno);
-    return std::make_unique<DeviceRegistration>(device_, std::move(region));
+    const bool dma_buf = segment.kind() == MemoryKind::kDmaBuf;
+    RegionHandle region(dma_buf ? RegisterDmaBuf(segment) : RegisterMapped(segment));
+    if (region == nullptr) return Failed(segment, dma_buf ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr", errno);
+    return std::make_unique<DeviceRegistration>(device_, std::move(region), /*needs_flush=*/dma_buf);
   }
 
  private:
-  absl::Status Failed(const Segment& segment, int error_number) const {
+  int WindowAccess() const { return device_->has_windows() ? IBV_ACCESS_MW_BIND : 0; }
+
+  ibv_mr* RegisterMapped(const Segment& segment) const {
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING | WindowAccess();
+    return ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access);
+  }
+
+  // Flushes read the memory (flush.h). Without relaxed ordering, so that no write is left behind when a read returns.
+  ibv_mr* RegisterDmaBuf(const Segment& segment) const {
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | WindowAccess();
+    return ibv_reg_dmabuf_mr(device_->domain(), /*offset=*/0, segment.length_bytes(),
+                             reinterpret_cast<uint64_t>(segment.base()), segment.fd(), access);
+  }
+
+  absl::Status Failed(const Segment& segment, const char* call, int error_number) const {
     const std::string what = absl::StrCat(device_->who(), ": registering segment ", segment.id().value(), " (",
                                           segment.length_bytes(), " bytes)");
-    if (error_number == ENOMEM || error_number == EAGAIN || error_number == ENOSPC) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          what, " failed: ", std::strerror(error_number),
-          ". It must be pinned: raise the daemon's memlock limit (LimitMEMLOCK=infinity in its unit, `ulimit -l`), or "
-          "the device has no more of its ",
-          device_->attributes().max_mr, " memory regions"));
+    switch (error_number) {
+      case ENOMEM:
+      case EAGAIN:
+      case ENOSPC:
+        return absl::ResourceExhaustedError(absl::StrCat(
+            what, " failed: ", std::strerror(error_number),
+            ". It must be pinned: raise the daemon's memlock limit (LimitMEMLOCK=infinity in its unit, `ulimit -l`), "
+            "or the device has no more of its ",
+            device_->attributes().max_mr, " memory regions"));
+      case EOPNOTSUPP:  // the provider's library, or the driver
+      case EPROTONOSUPPORT:
+      case ENOSYS:
+      case ENOTTY:  // a kernel without the call
+      case EINVAL:  // an older kernel, or the two devices cannot reach each other
+      case EREMOTEIO:
+        if (segment.kind() != MemoryKind::kDmaBuf) break;
+        return absl::UnimplementedError(absl::StrCat(
+            what, " failed: it is a dma-buf, and the device or its driver cannot register this one (", call, ": ",
+            std::strerror(error_number), "); use staging: copy through memory of the host, a memfd"));
+      default:
+        break;
     }
-    if (error_number == EOPNOTSUPP || error_number == ENOSYS) {
-      return absl::UnimplementedError(absl::StrCat(what, " failed: the device cannot register memory of this kind"));
-    }
-    return CallFailed(what, "ibv_reg_mr", error_number);
+    return CallFailed(what, call, error_number);
   }
 
   const std::shared_ptr<RdmaDevice> device_;

@@ -86,15 +86,18 @@ std::shared_ptr<MemoryRegistrar> MakeRegistrar(std::shared_ptr<RdmaDevice> devic
 // The class of MakeRegistrar()'s registrations.
 class DeviceRegistration final : public Registration {
  public:
-  DeviceRegistration(std::shared_ptr<RdmaDevice> device, RegionHandle region)
-      : device_(std::move(device)), region_(std::move(region)) {}
+  // `needs_flush`: see Registration. The region then has IBV_ACCESS_REMOTE_READ.
+  DeviceRegistration(std::shared_ptr<RdmaDevice> device, RegionHandle region, bool needs_flush)
+      : device_(std::move(device)), region_(std::move(region)), needs_flush_(needs_flush) {}
   uint32_t local_key() const override { return region_->lkey; }
+  bool needs_flush() const override { return needs_flush_; }
   uint32_t remote_key() const { return region_->rkey; }
   ibv_mr* region() const { return region_.get(); }
 
  private:
   std::shared_ptr<RdmaDevice> device_;
   RegionHandle region_;
+  const bool needs_flush_;
 };
 
 }  // namespace railsd::verbs

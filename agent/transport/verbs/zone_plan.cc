@@ -13,6 +13,7 @@ bool PlanWindows(const MemoryRanges& memory, RailIndex rail, ZonePlan* plan) {
 
   std::vector<ZonePlan::Window>& windows = plan->windows;
   windows.clear();
+  plan->flushes.clear();
   plan->window_of.resize(pieces.size());
   for (const uint32_t i : order) {
     const Registration* const registration = pieces[i].segment->registration(rail.value());
@@ -23,6 +24,11 @@ bool PlanWindows(const MemoryRanges& memory, RailIndex rail, ZonePlan* plan) {
       windows.push_back({registration, address, 0});
     }
     windows.back().length_bytes += pieces[i].length_bytes;
+    // A registration's pieces follow each other, since segments do not share addresses.
+    if (registration->needs_flush()) {
+      if (plan->flushes.empty() || plan->flushes.back().registration != registration) plan->flushes.push_back({});
+      plan->flushes.back() = {registration, address + pieces[i].length_bytes - 1};
+    }
     plan->window_of[i] = static_cast<uint32_t>(windows.size() - 1);
   }
   return true;
