@@ -251,7 +251,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   exchange.compared = true;
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
-  if (!ready.eager.empty()) eager_.Receive(job, exchange, ready.eager);
+  eager_.OnReady(job, exchange, ready);
   if (job.aborting()) return;
   if (ready.grant.has_value()) TakeGrant(job, group, exchange, *ready.grant);
   if (job.aborting()) return;

@@ -109,6 +109,7 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   ready->capacities = HasCapacities(job);
   ready->sends = exchange.out.flows();
   ready->receives = exchange.in.flows();
+  ready->rails_only = exchange.in.rails_only();
   ready->planned_bytes = peer.planned_tx_bytes;
   for (size_t r = 0; r < exchange.planned_bytes.size(); ++r) {  // up to the job before
     ready->planned_bytes[r] -= exchange.planned_bytes[r];

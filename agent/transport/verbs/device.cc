@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/queue_pair.h"
 
 namespace railsd::verbs {
 namespace {
@@ -39,6 +40,10 @@ class DeviceRegistrar final : public MemoryRegistrar {
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
     const bool dma_buf = segment.kind() == MemoryKind::kDmaBuf;
+    if (dma_buf && MaxReads(*device_) == 0) {
+      return absl::UnimplementedError(absl::StrCat(device_->who(), ": segment ", segment.id().value(),
+                                                   " is a dma-buf, and the device has no RDMA reads to flush it with"));
+    }
     RegionHandle region(dma_buf ? RegisterDmaBuf(segment) : RegisterMapped(segment));
     if (region == nullptr) return Failed(segment, dma_buf ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr", errno);
     return std::make_unique<DeviceRegistration>(device_, std::move(region), /*needs_flush=*/dma_buf);
