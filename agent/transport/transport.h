@@ -163,7 +163,8 @@ struct RailDevice {
   std::string gid;         // as an address; "lid N" on InfiniBand
   uint32_t gid_index = 0;
   uint32_t mtu_bytes = 0;
-  bool windows = false;  // zones have keys of their own
+  bool windows = false;   // zones have keys of their own
+  bool dma_bufs = false;  // registers memory of other devices
 };
 
 // Properties of a transport that never change.

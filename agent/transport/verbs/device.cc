@@ -34,6 +34,13 @@ absl::StatusOr<ContextHandle> OpenContext(const std::string& who, const std::str
       absl::StrCat(who, ": there is no RDMA device '", name, "'; this node has: ", known.empty() ? "none" : known));
 }
 
+// Asks for the registration of a descriptor that is no dma-buf: devices that know how to register one object to the
+// descriptor, others to the call.
+bool KnowsDmaBufs(ibv_context* context, ibv_pd* domain) {
+  const RegionHandle region(ibv_reg_dmabuf_mr(domain, /*offset=*/0, /*length=*/1, /*iova=*/0, context->cmd_fd, 0));
+  return region != nullptr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS && errno != ENOTTY);
+}
+
 class DeviceRegistrar final : public MemoryRegistrar {
  public:
   explicit DeviceRegistrar(std::shared_ptr<RdmaDevice> device) : device_(std::move(device)) {}
@@ -154,6 +161,7 @@ absl::StatusOr<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
   }
   device->domain_.reset(ibv_alloc_pd(device->context()));
   if (device->domain_ == nullptr) return CallFailed(device->who_, "ibv_alloc_pd", errno);
+  device->registers_dma_bufs_ = KnowsDmaBufs(device->context(), device->domain());
   return device;
 }
 
@@ -196,6 +204,7 @@ absl::StatusOr<RdmaDevice::Address> RdmaDevice::Refresh() {
   view.name = port_name_.substr(0, port_name_.rfind('/'));
   view.port = port_;
   view.windows = has_windows();
+  view.dma_bufs = registers_dma_bufs_;
   absl::StatusOr<Address> address = Look(&view);
   std::lock_guard lock(mutex_);
   view_ = std::move(view);

@@ -46,6 +46,8 @@ class RdmaDevice {
   const ibv_device_attr& attributes() const { return attributes_.orig_attr; }
   // Zones can have keys of their own: memory windows of type 2B.
   bool has_windows() const;
+  // As far as can be known without a dma-buf: the device's driver and library know how to register one.
+  bool registers_dma_bufs() const { return registers_dma_bufs_; }
 
   // The port's address, for queue pairs, and its limits.
   struct Address {
@@ -76,6 +78,7 @@ class RdmaDevice {
   ContextHandle context_;
   DomainHandle domain_;
   ibv_device_attr_ex attributes_{};
+  bool registers_dma_bufs_ = false;
   mutable std::mutex mutex_;
   RailDevice view_ ABSL_GUARDED_BY(mutex_);
 };

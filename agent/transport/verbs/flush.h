@@ -56,11 +56,13 @@ class FlushQueue {
   LaneId id() const { return id_; }
   const RdmaDevice::Address& own() const { return own_; }
   bool empty() const { return first_ == end_; }
+  bool full() const { return end_ - first_ == fences_.size(); }
   // The queue pair is of no use any more.
   bool failed() const { return failed_; }
   // A fence of the endpoint waits.
   bool HasFenceOf(const Endpoint& endpoint) const;
 
+  // The queue is not full.
   void Add(UnflushedFence fence) { At(end_++) = std::move(fence); }
   // Posts reads as much as fits. Returns 0, or an errno.
   int Pump();

@@ -33,9 +33,10 @@ std::shared_ptr<const FlushPlan> VerbsRail::FlushOf(ZoneRef zone) const {
   return found == zones_.end() || found->second->zone->ref != zone ? nullptr : found->second->flush;
 }
 
-// Makes a queue for flushes unless there is one for the endpoint's address. False if it cannot be had now.
+// Makes a queue for flushes unless there is one for the endpoint's address. False if no fence can be flushed now.
 bool VerbsRail::MakeFlushQueue(const Endpoint& endpoint) {
-  if (flush_ != nullptr && flush_->failed()) return false;
+  // Each fence holds a receive, so the queue is full only if reads of endpoints that were given up do not end.
+  if (flush_ != nullptr && (flush_->failed() || flush_->full())) return false;
   if (flush_ != nullptr && (flush_->own() == *endpoint.own || !flush_->empty())) return true;
   flush_.reset();
   const LaneId id(next_lane_++ & 0xffffff);

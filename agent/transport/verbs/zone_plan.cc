@@ -24,12 +24,14 @@ bool PlanWindows(const MemoryRanges& memory, RailIndex rail, ZonePlan* plan) {
       windows.push_back({registration, address, 0});
     }
     windows.back().length_bytes += pieces[i].length_bytes;
-    // A registration's pieces follow each other, since segments do not share addresses.
-    if (registration->needs_flush()) {
-      if (plan->flushes.empty() || plan->flushes.back().registration != registration) plan->flushes.push_back({});
-      plan->flushes.back() = {registration, address + pieces[i].length_bytes - 1};
-    }
     plan->window_of[i] = static_cast<uint32_t>(windows.size() - 1);
+  }
+  // The windows of a registration follow each other, since segments do not share addresses.
+  for (const ZonePlan::Window& window : windows) {
+    if (!window.registration->needs_flush()) continue;
+    std::vector<ZonePlan::Flush>& flushes = plan->flushes;
+    if (flushes.empty() || flushes.back().registration != window.registration) flushes.emplace_back();
+    flushes.back() = {window.registration, window.address + window.length_bytes - 1};
   }
   return true;
 }
