@@ -167,6 +167,24 @@ TEST_P(FlushSuite, APeerWithoutAFenceKeepsItsConnection) {
   EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
 }
 
+// A job may end between a fence and its flush; the memory then lives until the flush has ended.
+TEST_P(FlushSuite, AZoneThatIsClosedUnderAFlush) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  for (int round = 0; round < 20; ++round) {
+    Exchange* exchange = OpenFlushed(b, a, 1, 1);
+    b.polled = false;
+    const size_t done = a.CountDone(SendResult::kAcknowledged);
+    SendAll(a, *exchange, 10000);
+    ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kAcknowledged) > done; }));
+    b.polled = true;
+    Poll(b);  // takes the fence's completion, and most likely not the read's
+    Close(b, *exchange);
+    exchange->zone->memory = MemoryRanges();  // as the engine does
+  }
+  Carry(a, b, *OpenFlushed(b, a, 1, 1), 10000);
+  EXPECT_EQ(b.Count(Kind::kPeerDown) + b.Count(Kind::kReceiveFault), 0u);
+}
+
 TEST_P(FlushSuite, AFenceIsFlushedThoughItsSenderHasGone) {
   End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenFlushed(b, a, 1, 1);

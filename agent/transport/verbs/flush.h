@@ -17,6 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/base/ids.h"
+#include "agent/memory/memory_ranges.h"
 #include "agent/transport/verbs/rail_context.h"
 #include "agent/transport/verbs/work_request_id.h"
 #include "agent/transport/verbs_tuning.h"
@@ -29,8 +31,10 @@ struct FlushPlan {
     uint64_t address = 0;
     uint32_t key = 0;
   };
-  std::shared_ptr<const ReceiveZone> zone;  // keeps its memory registered until the reads are done
-  std::vector<Read> reads;                  // at least one
+  ZoneRef zone;
+  // Keeps the memory registered until the reads are done: the zone may be closed before, and gives its own up.
+  MemoryRanges memory;
+  std::vector<Read> reads;  // at least one
 };
 
 // A fence whose zone must be flushed before the fence is reported.

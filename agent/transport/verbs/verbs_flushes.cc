@@ -16,7 +16,8 @@ bool VerbsRail::PlanFlush(BoundZone& bound) {
     return false;
   }
   auto plan = std::make_shared<FlushPlan>();
-  plan->zone = bound.zone;
+  plan->zone = bound.zone->ref;
+  plan->memory = bound.zone->memory;
   for (const ZonePlan::Flush& flush : bound.plan.flushes) {
     const auto& registration = static_cast<const DeviceRegistration&>(*flush.registration);
     plan->reads.push_back({flush.address, registration.remote_key()});
@@ -77,7 +78,7 @@ void VerbsRail::OnFlushed(const ibv_wc& completion, const WorkRequestId& id) {
   UnflushedFence fence;
   while (flush_->TakeFlushed(&fence)) {
     if (fence.endpoint == nullptr) continue;
-    Report(*fence.endpoint, fence.plan->zone->ref, fence.weight, fence.round);
+    Report(*fence.endpoint, fence.plan->zone, fence.weight, fence.round);
   }
   PumpFlushes();
 }
@@ -102,7 +103,7 @@ void VerbsRail::GiveUp(const UnflushedFence& fence, int error_number) {
   context_.events.Push({.kind = RailEvent::Kind::kReceiveFault,
                         .peer = fence.endpoint->peer.peer,
                         .error_number = error_number,
-                        .zone = fence.plan->zone->ref});
+                        .zone = fence.plan->zone});
 }
 
 }  // namespace railsd::verbs

@@ -102,6 +102,26 @@ TEST(DeviceMemoryTest, RailsCarryWhatAnyEndHasInTheMemoryOfADevice) {
   }
 }
 
+// The zone is cut to what READY says, and is still memory of a device.
+TEST(DeviceMemoryTest, CapacitiesThatAreNotFilled) {
+  for (const uint64_t bytes : {uint64_t{100}, 2 * kEager}) {
+    Cluster cluster({.remote = true, .eager_bytes = kEager});
+    DeviceExchange exchange(&cluster, AllLengths(2, bytes));
+    exchange.Receive(1);
+    for (const uint32_t rank : {0u, 1u}) {
+      Submission submission = exchange.For(rank, 1);
+      submission.capacities = true;
+      for (FlowRanges& flow : submission.receives) {
+        flow.ranges.push_back({flow.ranges[0].segment, 50000, 700});
+      }
+      const absl::Status submitted = exchange.trainer(rank).Submit(submission);
+      ASSERT_TRUE(submitted.ok()) << submitted;
+    }
+    exchange.ExpectDone(1);
+    EXPECT_EQ(CountersOf(cluster, 1).eager_received, 0u);
+  }
+}
+
 // The receiver's READY may come before the sender's is made, after it was acknowledged, or in between.
 TEST(DeviceMemoryTest, EagerBytesForADeviceAreSentAgainOverRails) {
   for (const bool sender_first : {false, true}) {
