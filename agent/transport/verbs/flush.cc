@@ -21,7 +21,8 @@ absl::StatusOr<std::unique_ptr<FlushQueue>> FlushQueue::Create(RailContext* cont
   const RdmaDevice& device = *context->device;
   const uint8_t reads = MaxReads(device);  // not 0: such a device registers no memory that needs flushes
   std::unique_ptr<FlushQueue> queue(new FlushQueue(context, id, own, kDepth, max_fences));
-  queue->region_.reset(ibv_reg_mr(device.domain(), &queue->landed_, sizeof(queue->landed_), IBV_ACCESS_LOCAL_WRITE));
+  const int access = IBV_ACCESS_LOCAL_WRITE;
+  queue->region_.reset(ibv_reg_mr(device.domain(), &queue->landed_, sizeof(queue->landed_), access));
   if (queue->region_ == nullptr) return CallFailed(device.who(), "ibv_reg_mr of a flush's buffer", errno);
   ibv_qp_init_attr make{};
   make.send_cq = make.recv_cq = completions;
