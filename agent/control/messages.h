@@ -144,6 +144,9 @@ struct Ready {
   // The whole stream that the sender's ranks send, if it is short: it needs no grant then. Empty: rails carry the
   // stream.
   std::string eager;
+  // Rails must carry what the sender's ranks expect, even if the receiver's READY has it as eager bytes: it goes into
+  // memory of a device.
+  bool rails_only = false;
 };
 // Sent to a node whose READY has come, when the sender's READY carried no grant.
 struct LateGrant {

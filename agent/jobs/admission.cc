@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "agent/base/failed_ranks.h"
+#include "agent/jobs/local_copies.h"
+#include "agent/memory/segment.h"
 
 namespace railsd {
 
@@ -80,7 +83,34 @@ absl::Status Admission::CheckRanges(const CheckedSubmission& submission, const G
         absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
   }
   if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
-  return submission.verdict;
+  if (!submission.verdict.ok() || submission.memory == nullptr || !submission.memory->has_device_memory()) {
+    return submission.verdict;
+  }
+  return CheckLocalFlows(submission, group);
+}
+
+// Flows between ranks of this node are copied by the processor, which cannot touch memory of a device.
+absl::Status Admission::CheckLocalFlows(const CheckedSubmission& submission, const Group& group) const {
+  absl::Status status;
+  const auto check = [&](absl::string_view field, const CheckedFlow& flow, Rank from, Rank to) {
+    if (flow.bytes == 0 || !status.ok()) return;
+    if (from == to && submission.flows->own_in_place) return;  // nothing is copied
+    for (const MemoryPiece& piece : submission.memory->Pieces(flow.memory)) {
+      if (piece.segment->kind() != MemoryKind::kDmaBuf) continue;
+      status =
+          absl::InvalidArgumentError(absl::StrCat(field, ": the flow from ", group.Describe(from), " to ",
+                                                  group.Describe(to), " uses segment ", piece.segment->id().value(),
+                                                  ", a dma-buf, and does not leave the node: the daemon cannot copy "
+                                                  "memory of a device; copy these bytes on the "
+                                                  "device and leave the flow out, or use memory of the host"));
+      return;
+    }
+  };
+  ForEachLocal(submission.sends, group,
+               [&](const CheckedFlow& flow) { check("sends", flow, submission.rank, flow.peer); });
+  ForEachLocal(submission.receives, group,
+               [&](const CheckedFlow& flow) { check("receives", flow, flow.peer, submission.rank); });
+  return status;
 }
 
 absl::Status Admission::Keep(CheckedSubmission& layout) {

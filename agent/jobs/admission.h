@@ -44,6 +44,7 @@ class Admission {
   absl::Status CheckRepeated(const CheckedSubmission& submission) const;
   absl::Status CheckAlive(const CheckedSubmission& submission, const Group& group) const;
   absl::Status CheckRanges(const CheckedSubmission& submission, const Group& group) const;
+  absl::Status CheckLocalFlows(const CheckedSubmission& submission, const Group& group) const;
   absl::Status CheckNew(const CheckedSubmission& submission, Group& group, Session& session, absl::Time now);
 
   const AgentOptions& options_;

@@ -36,6 +36,8 @@ bool EagerExchanges::Fill(NodeJob& job, Exchange& exchange, Ready* ready) {
   const uint64_t total = exchange.out.total_bytes();
   // Rails send the stream when the grant has come before READY is made.
   if (total == 0 || total > context_.options->eager_bytes || exchange.out.granted()) return true;
+  if (exchange.out.stream().memory.may_be_device_memory() || exchange.rails_only) return true;
+  if (exchange.ready.has_value() && exchange.ready->rails_only) return true;
   ready->eager.resize(total);
   const uint64_t done = Copy(exchange.out.stream().memory, ready->eager.data(), Direction::kOut);
   if (done < total) {
@@ -72,6 +74,21 @@ void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
   }
   job->last_acknowledged = exchange->times.last_acknowledged = job->now();
   calls_.sent(*job);
+}
+
+void EagerExchanges::OnReady(NodeJob& job, Exchange& exchange, const Ready& ready) {
+  if (!ready.eager.empty() && !exchange.in.rails_only()) Receive(job, exchange, ready.eager);
+  exchange.rails_only = ready.rails_only;
+  if (ready.rails_only && !job.aborting()) TakeBack(job, exchange);
+}
+
+void EagerExchanges::TakeBack(NodeJob& job, Exchange& exchange) {
+  if (!exchange.out.eager()) return;
+  if (exchange.out.over()) {  // OnReadyTaken() has counted them
+    for (const StreamFlow& flow : exchange.out.flows()) job.parts[flow.part].report.bytes_sent -= flow.bytes;
+  }
+  exchange.out.TakeBackEager();
+  job.eager_sent_bytes -= exchange.out.total_bytes();
 }
 
 void EagerExchanges::Receive(NodeJob& job, Exchange& exchange, const std::string& bytes) {

@@ -32,6 +32,7 @@ class EagerExchanges {
 
   // The peer sends eagerly; a guess until its READY is here. Such an exchange is given no zone.
   bool Comes(const Exchange& exchange) const {
+    if (exchange.in.rails_only()) return false;
     if (exchange.in.complete()) return exchange.in.eager();
     if (exchange.ready.has_value()) return !exchange.ready->eager.empty();
     return !exchange.compared && exchange.in.total_bytes() <= context_.options->eager_bytes;
@@ -42,15 +43,17 @@ class EagerExchanges {
            (exchange.in.total_bytes() == 0 || Comes(exchange));
   }
 
-  // Copies the stream into `ready` if it is short enough. False: the job has failed.
+  // Copies the stream into `ready` if it is short enough and memory of the host at both ends, as far as is known.
+  // False: the job has failed.
   bool Fill(NodeJob& job, Exchange& exchange, Ready* ready);
   // Sends READY as ControlLink::SendIfItFits() does. If it does not fit with the stream, sends it without, and rails
   // carry the stream.
   absl::Status Send(NodeJob& job, Exchange& exchange, ControlMessage&& ready);
   // The peer's daemon has taken that READY.
   void OnReadyTaken(PeerIndex by, JobKey key);
-  // Copies the bytes that came in READY into the receive ranges. Lengths have been compared.
-  void Receive(NodeJob& job, Exchange& exchange, const std::string& bytes);
+  // Takes the peer's READY, whose lengths have been compared. Copies its eager bytes into the receive ranges, unless
+  // rails must carry them. If the peer takes no eager bytes, those that were sent count as not sent.
+  void OnReady(NodeJob& job, Exchange& exchange, const Ready& ready);
 
   void FillCounters(AgentCounters* counters) const;
 
@@ -60,6 +63,8 @@ class EagerExchanges {
   // Returns how many bytes were copied; fewer than there are when the next page of the stream cannot be touched.
   uint64_t Copy(const MemoryRanges& stream, const char* bytes, Direction direction);
 
+  void Receive(NodeJob& job, Exchange& exchange, const std::string& bytes);
+  void TakeBack(NodeJob& job, Exchange& exchange);
   // `what`: the page that cannot be touched.
   void Fail(NodeJob& job, const std::string& what);
 

@@ -163,9 +163,7 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
       break;
     default:
       if (!exchange.in.open()) return;
-      status = absl::FailedPreconditionError(
-          absl::StrCat("a page of a receive range on ", peers_.self(), " cannot be written (rank ",
-                       exchange.in.flows().At(event.offset_bytes).destination.value(), ")"));
+      status = exchange.in.OnReceiveFault(rail, event);
   }
   if (!status.ok() && !job.aborting() && !exchange.left_out) {
     if (absl::IsInternal(status)) {

@@ -252,7 +252,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   job.highest_vote = std::max(job.highest_vote, ready.vote);
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
-  if (!ready.eager.empty()) eager_.Receive(job, exchange, ready.eager);
+  eager_.OnReady(job, exchange, ready);
   if (ready.grant.has_value() && !job.aborting()) TakeGrant(job, group, exchange, *ready.grant);
   if (job.aborting()) return;
   grants_.Want(job, exchange);

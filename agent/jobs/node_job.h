@@ -96,6 +96,7 @@ struct Exchange {
   std::optional<Ready> ready;  // the peer's, while it waits to be compared
   uint64_t held_bytes = 0;     // of `ready`, while the job waits for ranks of this node
   bool compared = false;       // the peer's READY is here, and both ends agree
+  bool rails_only = false;     // Ready::rails_only of the peer, once it is compared
   // When the wait for the peer's READY began; infinite future: nothing waits for it.
   absl::Time waits_since = absl::InfiniteFuture();
   Ready::RailStates peer_rails;  // as the peer's READY tells

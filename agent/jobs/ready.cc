@@ -110,6 +110,7 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   for (const RankPart* part : job.parts) ready->vote = std::max(ready->vote, part->submission.vote);
   ready->sends = exchange.out.flows();
   ready->receives = exchange.in.flows();
+  ready->rails_only = exchange.in.rails_only();
   ready->planned_bytes = peer.planned_tx_bytes;
   for (size_t r = 0; r < exchange.planned_bytes.size(); ++r) {  // up to the job before
     ready->planned_bytes[r] -= exchange.planned_bytes[r];

@@ -129,6 +129,18 @@ absl::Status Receiving::OnFence(const RailEvent& event) {
   return absl::OkStatus();
 }
 
+absl::Status Receiving::OnReceiveFault(RailIndex rail, const RailEvent& event) const {
+  const Rank rank = flows_.At(event.offset_bytes).destination;
+  if (event.error_number == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("a page of a receive range on ", context_.peers->self(),
+                                                      " cannot be written (rank ", rank.value(), ")"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("rail ", rail.value(), " of ", context_.peers->self(),
+                   " cannot read back what it wrote into the memory of a device, so it is not known what has arrived: ",
+                   std::strerror(event.error_number)));
+}
+
 void Receiving::OnZoneClosed(RailIndex rail) {
   RailBinding& binding = bindings_[rail.value()];
   if (binding.state == Binding::kClosing) binding = {};

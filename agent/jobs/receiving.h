@@ -50,6 +50,8 @@ class Receiving {
   absl::Status OnZoneOpened(RailIndex rail, const RailEvent& event);
   // INTERNAL when the fence contradicts those before it. done() may be true after it.
   absl::Status OnFence(const RailEvent& event);
+  // The reason why the job fails.
+  absl::Status OnReceiveFault(RailIndex rail, const RailEvent& event) const;
   void OnZoneClosed(RailIndex rail);
   void OnZoneQuiet() { inside_ = false; }
   // A connection to the peer has ended: revokes the keys for it.
@@ -68,6 +70,8 @@ class Receiving {
 
   // The memory that the stream is written to.
   const MemoryRanges& memory() const { return zone_ == nullptr ? memory_ : zone_->memory; }
+  // Eager bytes cannot be copied there.
+  bool rails_only() const { return total_bytes() > 0 && memory().may_be_device_memory(); }
   // Everything came in READY. A zone that is open for it is closed: nothing was written there.
   void OnEager() {
     eager_ = complete_ = true;

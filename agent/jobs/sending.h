@@ -55,7 +55,9 @@ class Sending {
   bool started() const { return started_; }
 
   // SendEagerly(): the stream rides in READY, and no rail carries it. OnReadyTaken(): the peer's daemon has that READY.
+  // TakeBackEager(): the peer ignores those bytes, and rails carry the stream after all.
   void SendEagerly() { eager_ = true; }
+  void TakeBackEager() { eager_ = over_ = false; }
   bool eager() const { return eager_; }
   void OnReadyTaken() { over_ = true; }
 

@@ -24,7 +24,9 @@ void MemoryTable::Reserve(size_t pieces, size_t segments) {
 
 void MemoryTable::Hold(const std::shared_ptr<const Segment>& segment) {
   // Searches from the back: the segment is nearly always that of the range before.
-  if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) segments_.push_back(segment);
+  if (std::find(segments_.rbegin(), segments_.rend(), segment) != segments_.rend()) return;
+  segments_.push_back(segment);
+  has_device_memory_ = has_device_memory_ || segment->kind() == MemoryKind::kDmaBuf;
 }
 
 absl::Span<const MemoryRanges::Piece>::const_iterator MemoryRanges::PieceAt(uint64_t offset_bytes) const {

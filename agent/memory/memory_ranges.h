@@ -44,6 +44,8 @@ class MemoryTable {
     for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);
   }
   size_t segments() const { return segments_.size(); }
+  // A segment is memory of a device, whose bytes only RDMA devices can reach.
+  bool has_device_memory() const { return has_device_memory_; }
   // The pieces of all streams; Stream::first is an index into them.
   const MemoryPiece* Pieces() const { return pieces_.get(); }
   absl::Span<const MemoryPiece> Pieces(const Stream& stream) const { return {Pieces() + stream.first, stream.count}; }
@@ -52,6 +54,7 @@ class MemoryTable {
   std::unique_ptr<MemoryPiece[]> pieces_;  // the first `count_`, and room for more
   size_t count_ = 0, room_ = 0;
   std::vector<std::shared_ptr<const Segment>> segments_;  // each once
+  bool has_device_memory_ = false;
 };
 
 // Appends streams to a table, one after the other. The table has room for all pieces and holds their segments, and only
@@ -114,6 +117,8 @@ class MemoryRanges {
 
   uint64_t total_bytes() const { return total_bytes_; }
   size_t range_count() const { return pieces_.size(); }
+  // False: every byte is memory of the host. True if any stream of the table is in memory of a device.
+  bool may_be_device_memory() const { return table_ != nullptr && table_->has_device_memory(); }
 
   // Fills `out` with the memory of [offset, offset + length) of the stream, as much as fits into `out`.
   // Returns how many entries were filled; `*covered_bytes` says how many bytes they hold. Never allocates.

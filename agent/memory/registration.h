@@ -17,6 +17,9 @@ class Registration {
   virtual ~Registration() = default;
   // Names the memory in this device's own work requests.
   virtual uint32_t local_key() const = 0;
+  // Bytes that the device has written may land after its completion is in the memory of the host. The rail then reads
+  // the memory back before it reports that they are there.
+  virtual bool needs_flush() const { return false; }
 };
 
 // One per rail. Any thread; Register() may take long (it pins memory) and is never called on a chunk's path.

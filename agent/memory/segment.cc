@@ -43,6 +43,11 @@ absl::Status TooLong(const std::string& who, uint64_t length_bytes, const char* 
 
 absl::StatusOr<MemoryKind> InspectDmaBuf(const std::string& who, int fd, uint64_t length_bytes,
                                          uint64_t* mapped_bytes) {
+  // Registering asks for no right of the descriptor, and whoever may only read the memory must not have it written.
+  if (const int flags = ::fcntl(fd, F_GETFL); flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": it is a dma-buf, and its descriptor is not open for reading and writing"));
+  }
   const off_t size = ::lseek(fd, 0, SEEK_END);
   if (size < 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": the size of the dma-buf"));
   if (length_bytes > static_cast<uint64_t>(size)) {
@@ -64,7 +69,8 @@ absl::StatusOr<MemoryKind> Inspect(SegmentId id, int fd, uint64_t length_bytes, 
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) {
     if (errno == EBADF) return absl::InvalidArgumentError(absl::StrCat(who, ": its descriptor is not open"));
-    return absl::InvalidArgumentError(absl::StrCat(who, ": its descriptor is not a memfd (see memfd_create)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": its descriptor is not a memfd (see memfd_create), nor a dma-buf"));
   }
   if ((seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError(
@@ -112,7 +118,8 @@ absl::Status Segment::Register(absl::Span<const std::shared_ptr<MemoryRegistrar>
     if (rails[r] == nullptr && kind_ == MemoryKind::kDmaBuf) {
       registrations_.clear();
       return absl::UnimplementedError(absl::StrCat("segment ", id_.value(), ": it is a dma-buf, which rail ", r,
-                                                   " cannot use: only rails over RDMA verbs can"));
+                                                   " cannot use: only rails over RDMA verbs can; use staging: copy "
+                                                   "through memory of the host, a memfd"));
     }
     if (rails[r] == nullptr) continue;
     absl::StatusOr<std::unique_ptr<Registration>> registration = rails[r]->Register(*this);

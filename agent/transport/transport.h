@@ -100,7 +100,8 @@ enum class SendResult : uint8_t {
 struct RailEvent {
   enum class Kind : uint8_t {
     kSendDone,      // cookie, result, length_bytes: the stream's memory is not touched any more
-    kReceiveFault,  // peer, zone: a page of the zone could not be written
+    kReceiveFault,  // peer, zone: a page of the zone could not be written. error_number not 0: it is not known whether
+                    // bytes in the memory of a device have arrived there
     kZoneOpened,    // peer, zone, connection: this rail's keys are in the zone and are good for that connection.
                     // error_number not 0: they are not; ENOTCONN: the peer is not up on this rail, and other rails may
                     // carry the exchange
@@ -162,7 +163,8 @@ struct RailDevice {
   std::string gid;         // as an address; "lid N" on InfiniBand
   uint32_t gid_index = 0;
   uint32_t mtu_bytes = 0;
-  bool windows = false;  // zones have keys of their own
+  bool windows = false;   // zones have keys of their own
+  bool dma_bufs = false;  // registers memory of other devices
 };
 
 // Properties of a transport that never change.

@@ -1,9 +1,11 @@
 #include "client/src/memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <limits>
@@ -80,8 +82,15 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
   if (absl::Status status = CheckLength(length_bytes); !status.ok()) return status;
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return absl::InvalidArgumentError(absl::ErrnoToStatus(errno, absl::StrCat("fd ", fd)).message());
+  struct statfs file_system {};
+  if (fstatfs(copy.get(), &file_system) == 0 && file_system.f_type == DMA_BUF_MAGIC) {
+    return ImportDmaBuf(fd, std::move(copy), length_bytes);
+  }
   const int seals = fcntl(copy.get(), F_GET_SEALS);
-  if (seals < 0) return absl::InvalidArgumentError(absl::StrCat("fd ", fd, " is no memfd: it cannot carry seals"));
+  if (seals < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fd ", fd, " is no memfd: it cannot carry seals; nor is it a dma-buf"));
+  }
   if ((seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("fd ", fd, " lacks F_SEAL_SHRINK: call fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) first"));
@@ -102,6 +111,20 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
     return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > kSmallPageBytes);
   return SharedMemory(std::move(copy), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
                       mapped_bytes);
+}
+
+// Memory of a device need not be mappable, and neither this library nor the daemon touches it by the processor.
+absl::StatusOr<SharedMemory> SharedMemory::ImportDmaBuf(int fd, UniqueFd copy, uint64_t length_bytes) {
+  struct stat info {};
+  const off_t size = lseek(copy.get(), 0, SEEK_END);
+  if (size < 0 || fstat(copy.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("the size of the dma-buf of fd ", fd));
+  }
+  if (static_cast<uint64_t>(size) < length_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("length_bytes ", length_bytes, " is more than the ", size, " bytes of the dma-buf of fd ", fd));
+  }
+  return SharedMemory(std::move(copy), {info.st_dev, info.st_ino}, nullptr, length_bytes, length_bytes);
 }
 
 absl::Status SharedMemory::Prefault() const {

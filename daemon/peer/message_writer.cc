@@ -144,6 +144,7 @@ struct Writer {
     for (const Tally& tally : m.tallies) TallyTo(tally, b->add_tallies());
     if (m.grant.has_value()) GrantTo(*m.grant, b->mutable_grant());
     b->set_eager(m.eager);
+    b->set_rails_only(m.rails_only);
   }
   void operator()(const LateGrant& m) const {
     JobTo(m.job, out->mutable_late_grant()->mutable_job());

@@ -221,6 +221,7 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   out.planned_bytes = r->BytesByRail<decltype(out.planned_bytes)>(in.planned_bytes(), "planned_bytes");
   if (in.has_grant()) out.grant = ReadGrant(in.grant(), r);
   out.eager = r->Text(in.eager(), "eager", Ready::kMaxEagerBytes);
+  out.rails_only = in.rails_only();
   if (!r->AtMost(in.rails_size(), kMaxPeerRails, "rails")) return out;
   RailMask named = 0;
   for (const pb::ReadyRail& rail : in.rails()) {

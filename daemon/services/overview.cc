@@ -69,6 +69,7 @@ void RailTo(const RailView& rail, const ServiceContext& context, rails::v1::Rail
   device->set_gid_index(rail.device.gid_index);
   device->set_mtu_bytes(rail.device.mtu_bytes);
   device->set_windows(rail.device.windows);
+  device->set_dma_bufs(rail.device.dma_bufs);
   device->set_queue_pairs(static_cast<uint32_t>(rail.queue_pairs));
 }
 

@@ -1,8 +1,6 @@
 // Devices, their links and their limits; what peers of the wrong kind are told.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <infiniband/verbs.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -197,45 +195,6 @@ TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
   ASSERT_EQ(a.Count(Kind::kPeerDown), 1u);
   for (int i = 0; i < 1000 && !begun(); ++i) Poll(a, absl::Milliseconds(10));
   EXPECT_TRUE(begun());
-}
-
-// drm_mode_create_dumb and drm_prime_handle of <drm/drm.h>.
-struct DumbBuffer {
-  uint32_t height, width, bits_per_pixel, flags, handle, pitch;
-  uint64_t size;
-};
-struct BufferName {
-  uint32_t handle, flags;
-  int32_t fd;
-};
-
-// A dma-buf of one page, of a graphics device (the kernel's vgem will do); invalid when there is none.
-UniqueFd MakeDmaBuf() {
-  const UniqueFd device(::open("/dev/dri/card0", O_RDWR | O_CLOEXEC));
-  DumbBuffer buffer{};
-  buffer.height = 1;
-  buffer.width = 1024;
-  buffer.bits_per_pixel = 32;
-  if (!device.valid() || ::ioctl(device.get(), _IOWR('d', 0xb2, DumbBuffer), &buffer) != 0) return UniqueFd();
-  BufferName name{buffer.handle, O_CLOEXEC | O_RDWR, -1};
-  if (::ioctl(device.get(), _IOWR('d', 0x2d, BufferName), &name) != 0) return UniqueFd();
-  return UniqueFd(name.fd);
-}
-
-TEST_P(VerbsSuite, ADmaBufIsRefusedByTheDevicesName) {
-  UniqueFd memory = MakeDmaBuf();
-  if (!memory.valid()) GTEST_SKIP() << "no device here makes dma-bufs";
-  EXPECT_THAT(Segment::Map(SegmentId(4), MakeDmaBuf(), 4097).status().message(),
-              HasSubstr("more than the dma-buf's 4096 bytes"));
-  const auto segment = Segment::Map(SegmentId(5), std::move(memory), 4096);
-  ASSERT_TRUE(segment.ok()) << segment.status();
-  EXPECT_EQ((*segment)->kind(), MemoryKind::kDmaBuf);
-  End& a = Add("a", 1);
-  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{a.transport->Info().registrar};
-  const absl::Status registered = (*segment)->Register(rails);
-  EXPECT_EQ(registered.code(), absl::StatusCode::kUnimplemented) << registered;
-  EXPECT_THAT(registered.message(), ::testing::AllOf(HasSubstr(Rails()[0][0]), HasSubstr("segment 5"),
-                                                     HasSubstr("memory of another device")));
 }
 
 // Passes signals on, and knows the number of the newest queue pair.

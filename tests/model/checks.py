@@ -126,6 +126,11 @@ READY = [("ready", line, "holds") for line in [
     "nodes=2 jobs=2 aborts=1 credit=1 unasked=1 eager=1",
     "nodes=3 jobs=1 traffic=2 aborts=1 eager=1",
     "nodes=3 jobs=2 traffic=2 eager=1",
+    "nodes=2 jobs=1 aborts=1 eager=2 device=1 reduce=0",
+    "nodes=2 jobs=2 credit=1 eager=2 device=1",
+    "nodes=2 jobs=2 aborts=1 eager=1 device=1",
+    "nodes=2 jobs=2 aborts=1 credit=1 unasked=1 eager=2 device=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 eager=2 device=1",
 ]]
 
 # The last two lines are no variants: a grant larger than half of the credit, and a property that no rule can promise.
@@ -157,6 +162,7 @@ READY += broken("ready", "nodes=2 jobs=2 credit=1", [
     ("eager_and_grant eager=1 reduce=0", "S1"),
     ("eager_keeps_grant eager=1", "S1"),
     ("eager_guessed eager=1", "L1"),
+    ("eager_not_taken_back eager=2 device=1", "S2"),
 ]) + broken("ready", "nodes=3 jobs=1", [
     ("ready_to_partners traffic=1", "S3"),
     ("refused_counts traffic=2 aborts=1", "S2"),

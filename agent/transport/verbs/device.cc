@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/queue_pair.h"
 
 namespace railsd::verbs {
 namespace {
@@ -33,41 +34,69 @@ absl::StatusOr<ContextHandle> OpenContext(const std::string& who, const std::str
       absl::StrCat(who, ": there is no RDMA device '", name, "'; this node has: ", known.empty() ? "none" : known));
 }
 
+// Asks for the registration of a descriptor that is no dma-buf: devices that know how to register one object to the
+// descriptor, others to the call.
+bool KnowsDmaBufs(ibv_context* context, ibv_pd* domain) {
+  const RegionHandle region(ibv_reg_dmabuf_mr(domain, /*offset=*/0, /*length=*/1, /*iova=*/0, context->cmd_fd, 0));
+  return region != nullptr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS && errno != ENOTTY);
+}
+
 class DeviceRegistrar final : public MemoryRegistrar {
  public:
   explicit DeviceRegistrar(std::shared_ptr<RdmaDevice> device) : device_(std::move(device)) {}
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
-    // A fence's completion is written to the host's memory. PCIe orders it after earlier writes to the host's memory
-    // only, not after writes to another device, with relaxed ordering or without (docs/verbs.md).
-    if (segment.kind() == MemoryKind::kDmaBuf) {
-      return absl::UnimplementedError(absl::StrCat(
-          device_->who(), ": segment ", segment.id().value(),
-          ": it is a dma-buf, memory of another device: a job could end before its last bytes are there, because "
-          "nothing orders them before the completion in the host's memory; give memory of the host (a memfd)"));
+    const bool dma_buf = segment.kind() == MemoryKind::kDmaBuf;
+    if (dma_buf && MaxReads(*device_) == 0) {
+      return absl::UnimplementedError(absl::StrCat(device_->who(), ": segment ", segment.id().value(),
+                                                   " is a dma-buf, and the device has no RDMA reads to flush it with"));
     }
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    if (device_->has_windows()) access |= IBV_ACCESS_MW_BIND;
-    RegionHandle region(ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
-    if (region == nullptr) return Failed(segment, errno);
-    return std::make_unique<DeviceRegistration>(device_, std::move(region));
+    RegionHandle region(dma_buf ? RegisterDmaBuf(segment) : RegisterMapped(segment));
+    if (region == nullptr) return Failed(segment, dma_buf ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr", errno);
+    return std::make_unique<DeviceRegistration>(device_, std::move(region), /*needs_flush=*/dma_buf);
   }
 
  private:
-  absl::Status Failed(const Segment& segment, int error_number) const {
+  int WindowAccess() const { return device_->has_windows() ? IBV_ACCESS_MW_BIND : 0; }
+
+  ibv_mr* RegisterMapped(const Segment& segment) const {
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING | WindowAccess();
+    return ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access);
+  }
+
+  // Flushes read the memory (flush.h). Without relaxed ordering, so that no write is left behind when a read returns.
+  ibv_mr* RegisterDmaBuf(const Segment& segment) const {
+    const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | WindowAccess();
+    return ibv_reg_dmabuf_mr(device_->domain(), /*offset=*/0, segment.length_bytes(),
+                             reinterpret_cast<uint64_t>(segment.base()), segment.fd(), access);
+  }
+
+  absl::Status Failed(const Segment& segment, const char* call, int error_number) const {
     const std::string what = absl::StrCat(device_->who(), ": registering segment ", segment.id().value(), " (",
                                           segment.length_bytes(), " bytes)");
-    if (error_number == ENOMEM || error_number == EAGAIN || error_number == ENOSPC) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          what, " failed: ", std::strerror(error_number),
-          ". It must be pinned: raise the daemon's memlock limit (LimitMEMLOCK=infinity in its unit, `ulimit -l`), or "
-          "the device has no more of its ",
-          device_->attributes().max_mr, " memory regions"));
+    switch (error_number) {
+      case ENOMEM:
+      case EAGAIN:
+      case ENOSPC:
+        return absl::ResourceExhaustedError(absl::StrCat(
+            what, " failed: ", std::strerror(error_number),
+            ". It must be pinned: raise the daemon's memlock limit (LimitMEMLOCK=infinity in its unit, `ulimit -l`), "
+            "or the device has no more of its ",
+            device_->attributes().max_mr, " memory regions"));
+      case EOPNOTSUPP:  // the provider's library, or the driver
+      case EPROTONOSUPPORT:
+      case ENOSYS:
+      case ENOTTY:  // a kernel without the call
+      case EINVAL:  // an older kernel, or the two devices cannot reach each other
+      case EREMOTEIO:
+        if (segment.kind() != MemoryKind::kDmaBuf) break;
+        return absl::UnimplementedError(absl::StrCat(
+            what, " failed: it is a dma-buf, and the device or its driver cannot register this one (", call, ": ",
+            std::strerror(error_number), "); use staging: copy through memory of the host, a memfd"));
+      default:
+        break;
     }
-    if (error_number == EOPNOTSUPP || error_number == ENOSYS) {
-      return absl::UnimplementedError(absl::StrCat(what, " failed: the device cannot register memory of this kind"));
-    }
-    return CallFailed(what, "ibv_reg_mr", error_number);
+    return CallFailed(what, call, error_number);
   }
 
   const std::shared_ptr<RdmaDevice> device_;
@@ -132,6 +161,7 @@ absl::StatusOr<std::shared_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
   }
   device->domain_.reset(ibv_alloc_pd(device->context()));
   if (device->domain_ == nullptr) return CallFailed(device->who_, "ibv_alloc_pd", errno);
+  device->registers_dma_bufs_ = KnowsDmaBufs(device->context(), device->domain());
   return device;
 }
 
@@ -174,6 +204,7 @@ absl::StatusOr<RdmaDevice::Address> RdmaDevice::Refresh() {
   view.name = port_name_.substr(0, port_name_.rfind('/'));
   view.port = port_;
   view.windows = has_windows();
+  view.dma_bufs = registers_dma_bufs_;
   absl::StatusOr<Address> address = Look(&view);
   std::lock_guard lock(mutex_);
   view_ = std::move(view);

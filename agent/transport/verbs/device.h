@@ -46,6 +46,8 @@ class RdmaDevice {
   const ibv_device_attr& attributes() const { return attributes_.orig_attr; }
   // Zones can have keys of their own: memory windows of type 2B.
   bool has_windows() const;
+  // As far as can be known without a dma-buf: the device's driver and library know how to register one.
+  bool registers_dma_bufs() const { return registers_dma_bufs_; }
 
   // The port's address, for queue pairs, and its limits.
   struct Address {
@@ -76,6 +78,7 @@ class RdmaDevice {
   ContextHandle context_;
   DomainHandle domain_;
   ibv_device_attr_ex attributes_{};
+  bool registers_dma_bufs_ = false;
   mutable std::mutex mutex_;
   RailDevice view_ ABSL_GUARDED_BY(mutex_);
 };
@@ -86,15 +89,18 @@ std::shared_ptr<MemoryRegistrar> MakeRegistrar(std::shared_ptr<RdmaDevice> devic
 // The class of MakeRegistrar()'s registrations.
 class DeviceRegistration final : public Registration {
  public:
-  DeviceRegistration(std::shared_ptr<RdmaDevice> device, RegionHandle region)
-      : device_(std::move(device)), region_(std::move(region)) {}
+  // `needs_flush`: see Registration. The region then has IBV_ACCESS_REMOTE_READ.
+  DeviceRegistration(std::shared_ptr<RdmaDevice> device, RegionHandle region, bool needs_flush)
+      : device_(std::move(device)), region_(std::move(region)), needs_flush_(needs_flush) {}
   uint32_t local_key() const override { return region_->lkey; }
+  bool needs_flush() const override { return needs_flush_; }
   uint32_t remote_key() const { return region_->rkey; }
   ibv_mr* region() const { return region_.get(); }
 
  private:
   std::shared_ptr<RdmaDevice> device_;
   RegionHandle region_;
+  const bool needs_flush_;
 };
 
 }  // namespace railsd::verbs

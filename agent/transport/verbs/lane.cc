@@ -9,16 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "agent/memory/guarded_copy.h"
 #include "agent/transport/verbs/fence.h"
+#include "agent/transport/verbs/queue_pair.h"
 
 namespace railsd::verbs {
-namespace {
-
-constexpr uint8_t kHopLimit = 64;
-// Credit covers fences, so a receiver without receives is in trouble: retry for a short time, not for ever.
-constexpr uint8_t kReceiverNotReadyTimer = 14;  // 1.28 ms
-constexpr uint8_t kReceiverNotReadyRetries = 6;
-
-}  // namespace
 
 Lane::Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth)
     : context_(*maker.context),
@@ -64,53 +57,22 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneI
   if (lane->queue_pair_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
   lane->number_ = lane->queue_pair_->qp_num;
   AddTo(context.counters.queue_pairs, 1);
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_INIT;
-  attributes.port_num = context.device->port();
-  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  const int error = ibv_modify_qp(lane->queue_pair_.get(), &attributes,
-                                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  if (error != 0) return CallFailed(who, "ibv_modify_qp to INIT", error);
+  // A peer may write and not read: regions of device memory may be read, by this node's own flushes (flush.h).
+  if (absl::Status status = MoveToInit(*context.device, lane->queue_pair_.get(), IBV_ACCESS_REMOTE_WRITE);
+      !status.ok()) {
+    return status;
+  }
   return lane;
 }
 
 absl::Status Lane::Connect(const RdmaDevice::Address& own, const EndpointAddress& own_end, const EndpointAddress& peer,
                            size_t index) {
-  const std::string& who = context_.device->who();
-  ibv_qp_attr receive{};
-  receive.qp_state = IBV_QPS_RTR;
-  receive.path_mtu = MtuOf(std::min(own_end.mtu_bytes, peer.mtu_bytes));
-  receive.dest_qp_num = peer.queue_pairs[index].number;
-  receive.rq_psn = peer.queue_pairs[index].psn;
-  receive.max_dest_rd_atomic = own_end.max_dest_rd_atomic;
-  receive.min_rnr_timer = kReceiverNotReadyTimer;
-  receive.ah_attr.port_num = context_.device->port();
-  receive.ah_attr.sl = tuning_.service_level;
-  receive.ah_attr.dlid = peer.lid;
-  // InfiniBand needs a GRH only between subnets; RoCE always.
-  const bool other_subnet = !std::equal(own.gid.bytes.begin(), own.gid.bytes.begin() + 8, peer.gid.begin());
-  if (own.link_layer == LinkLayer::kEthernet || other_subnet) {
-    receive.ah_attr.is_global = 1;
-    std::copy(peer.gid.begin(), peer.gid.end(), receive.ah_attr.grh.dgid.raw);
-    receive.ah_attr.grh.sgid_index = static_cast<uint8_t>(own.gid.index);
-    receive.ah_attr.grh.hop_limit = kHopLimit;
-    receive.ah_attr.grh.traffic_class = tuning_.traffic_class;
-  }
-  int error = ibv_modify_qp(queue_pair_.get(), &receive,
-                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error != 0) return CallFailed(who, absl::StrCat("ibv_modify_qp to RTR, towards ", GidText(peer.gid)), error);
-  ibv_qp_attr send{};
-  send.qp_state = IBV_QPS_RTS;
-  send.timeout = tuning_.timeout;
-  send.retry_cnt = tuning_.retry_count;
-  send.rnr_retry = kReceiverNotReadyRetries;
-  send.sq_psn = psn_;
-  send.max_rd_atomic = std::min(own_end.max_dest_rd_atomic, peer.max_dest_rd_atomic);
-  error = ibv_modify_qp(
-      queue_pair_.get(), &send,
-      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-  if (error != 0) return CallFailed(who, "ibv_modify_qp to RTS", error);
+  const EndpointAddress::QueuePair& other = peer.queue_pairs[index];
+  const absl::Status status =
+      MoveToSending(*context_.device, tuning_, queue_pair_.get(),
+                    {own, peer.gid, peer.lid, std::min(own_end.mtu_bytes, peer.mtu_bytes), other.number, other.psn,
+                     psn_, own_end.max_dest_rd_atomic, std::min(own_end.max_dest_rd_atomic, peer.max_dest_rd_atomic)});
+  if (!status.ok()) return status;
   connected_ = true;
   return absl::OkStatus();
 }

@@ -21,6 +21,7 @@ namespace railsd::verbs {
 
 class Endpoint;
 class Lane;
+struct FlushPlan;
 
 // Work requests of one ibv_post_send.
 inline constexpr size_t kMaxChain = 64;
@@ -34,7 +35,8 @@ struct BoundZone {
   Endpoint* endpoint = nullptr;
   Lane* lane = nullptr;
   ZonePlan plan;
-  std::vector<WindowHandle> windows;  // by plan.windows; none when weak: the key opens the whole segment
+  std::shared_ptr<const FlushPlan> flush;  // null: a fence is reported at once
+  std::vector<WindowHandle> windows;       // by plan.windows; none when weak: the key opens the whole segment
   State state = State::kOpening;
   uint32_t pending = 0;     // binds or invalidates that are not done
   bool close_soon = false;  // Unbind() came while opening

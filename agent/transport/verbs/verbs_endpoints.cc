@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/queue_pair.h"
 #include "agent/transport/verbs/verbs_rail.h"
 
 namespace railsd::verbs {
@@ -15,8 +16,6 @@ constexpr Nanoseconds kLookInterval = 1'000'000'000;
 constexpr size_t kLooks = 16;
 // An endpoint that was up for longer than this begins again without counting earlier failures.
 constexpr Nanoseconds kSteady = 1'000'000'000;
-// Depth of RDMA reads and atomics. Rails send none, but devices want both ends to agree on the depth.
-constexpr int kMaxReads = 16;
 
 }  // namespace
 
@@ -102,9 +101,7 @@ absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
   address.link_layer = own->link_layer;
   const uint32_t wanted = options_.tuning.path_mtu_bytes;
   address.mtu_bytes = wanted == 0 ? own->mtu_bytes : std::min(wanted, own->mtu_bytes);
-  const ibv_device_attr& attributes = context_.device->attributes();
-  address.max_dest_rd_atomic = static_cast<uint8_t>(
-      std::clamp(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom), 0, kMaxReads));
+  address.max_dest_rd_atomic = MaxReads(*context_.device);  // rails read nothing of peers; devices want to agree on it
   context_.max_message_bytes = own->max_message_bytes;
   const LaneMaker maker{&context_, completions_.get(), receives_.get(), options_.tuning};
   for (uint32_t i = 0; i < options_.tuning.queue_pairs_per_peer; ++i) {
@@ -214,19 +211,23 @@ bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
 void VerbsRail::FinishDrains() {
   if (!draining_) return;
   draining_ = false;
+  if (flush_ != nullptr && flush_->failed()) {
+    flush_.reset();
+    PollAllCompletions();  // its last completions take no place in the queue that others count on
+  }
   const Nanoseconds now = Now();
   for (auto& [index, endpoint] : endpoints_) {
     if (endpoint->phase != Endpoint::Phase::kDraining) continue;
     if (TellOrders(*endpoint)) {
       draining_ = true;
-    } else if (IsDrained(*endpoint, now)) {
+    } else if (HasEnded(*endpoint, now)) {
       FinishDrain(*endpoint);
     } else {
       draining_ = true;
     }
   }
   std::erase_if(leaving_, [&](const std::unique_ptr<Endpoint>& endpoint) {
-    if (endpoint->phase == Endpoint::Phase::kDraining && !IsDrained(*endpoint, now)) {
+    if (endpoint->phase == Endpoint::Phase::kDraining && !HasEnded(*endpoint, now)) {
       draining_ = true;
       return false;
     }
@@ -249,18 +250,33 @@ bool VerbsRail::TellOrders(Endpoint& endpoint) {
   return !context_.events.empty();
 }
 
-void VerbsRail::FinishDrain(Endpoint& endpoint) {
-  endpoint.orders_ended = false;
+// True once the queue pairs are gone and no fence that they brought waits to be flushed, or if the drain is given up.
+bool VerbsRail::HasEnded(Endpoint& endpoint, Nanoseconds now) {
+  if (!endpoint.lanes_ended) {
+    if (!IsDrained(endpoint, now)) return false;
+    EndLanes(endpoint);
+  }
+  return flush_ == nullptr || now >= endpoint.timer || !flush_->HasFenceOf(endpoint);
+}
+
+void VerbsRail::EndLanes(Endpoint& endpoint) {
+  endpoint.lanes_ended = true;
   for (const auto& lane : endpoint.lanes) lanes_.erase(lane->id());
-  DropZones(endpoint);
+  FreeWindows(endpoint);
   // A device that does not report the last receive may still be busy with one when the queue pair goes into error. Its
   // fence is in the completion queue once the queue pair is destroyed.
   for (const auto& lane : endpoint.lanes) lane->Destroy();
   PollAllCompletions();
-  for (const auto& lane : endpoint.lanes) {
-    lane->FailOrders(endpoint.forgotten, endpoint.error_number);
-    lanes_by_number_.erase(lane->number());
+  for (const auto& lane : endpoint.lanes) lanes_by_number_.erase(lane->number());
+}
+
+void VerbsRail::FinishDrain(Endpoint& endpoint) {
+  endpoint.orders_ended = endpoint.lanes_ended = false;
+  if (flush_ != nullptr) {
+    flush_->Forget(endpoint, [this](const UnflushedFence& fence) { GiveUp(fence, ETIMEDOUT); });
   }
+  DropZones(endpoint);
+  for (const auto& lane : endpoint.lanes) lane->FailOrders(endpoint.forgotten, endpoint.error_number);
   endpoint.lanes.clear();
   if (endpoint.up) {
     AddTo(context_.counters.disconnects, 1);
@@ -385,7 +401,8 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
     if (LookAtQueuePairs(endpoint)) return;
   }
   const bool waits = std::any_of(endpoint.lanes.begin(), endpoint.lanes.end(),
-                                 [](const auto& lane) { return lane->outstanding() > 0; });
+                                 [](const auto& lane) { return lane->outstanding() > 0; }) ||
+                     (flush_ != nullptr && flush_->HasFenceOf(endpoint));
   if (!waits) endpoint.last_progress = now;
   if (now - endpoint.last_progress > absl::ToInt64Nanoseconds(options_.progress_time)) {
     Break(endpoint, ETIMEDOUT,

@@ -140,6 +140,7 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
 }
 
 void VerbsRail::PumpAll() {
+  if (flush_ != nullptr) PumpFlushes();
   std::vector<Lane*>& busy = context_.busy;
   size_t kept = 0;
   for (size_t i = 0; i < busy.size(); ++i) {
@@ -179,6 +180,10 @@ void VerbsRail::OnCompletion(const ibv_wc& completion) {
     if (completion.status == IBV_WC_SUCCESS && lane != lanes_by_number_.end()) {
       BreakBad(*lane->second->endpoint(), "it sent a message that is no fence");
     }
+    return;
+  }
+  if (id.kind == WorkRequestId::Kind::kFlush) {
+    OnFlushed(completion, id);
     return;
   }
   const auto found = lanes_.find(id.lane);

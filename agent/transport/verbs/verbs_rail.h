@@ -16,6 +16,7 @@
 #include "agent/base/unique_fd.h"
 #include "agent/base/wake_event.h"
 #include "agent/transport/verbs/fence.h"
+#include "agent/transport/verbs/flush.h"
 #include "agent/transport/verbs/handshake.h"
 #include "agent/transport/verbs/lane.h"
 #include "agent/transport/verbs/last_receives.h"
@@ -49,6 +50,7 @@ class Endpoint {
   bool gone = false;          // replaced or removed: it ends with the drain
   bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
   bool orders_ended = false;  // draining: the orders have ended, the queue pairs still exist
+  bool lanes_ended = false;   // draining: the queue pairs were destroyed, and fences may wait to be flushed
   int error_number = 0;
   uint32_t failures = 0;           // in a row
   uint32_t tellings = 0;           // states sent of the present queue pairs
@@ -102,7 +104,9 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   void Break(Endpoint& endpoint, int error_number, const std::string& why);
   void Leave(std::unique_ptr<Endpoint> endpoint, int error_number);
   void FinishDrains();
+  bool HasEnded(Endpoint& endpoint, Nanoseconds now);
   bool IsDrained(const Endpoint& endpoint, Nanoseconds now);
+  void EndLanes(Endpoint& endpoint);
   bool TellOrders(Endpoint& endpoint);
   void FinishDrain(Endpoint& endpoint);
   void BreakBad(Endpoint& endpoint, const std::string& why);
@@ -134,9 +138,23 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   void Closed(ZoneRef zone, RailEvent::Kind kind = RailEvent::Kind::kZoneClosed);
   void TakeKeysBack(BoundZone& bound);
   void Erase(BoundZone& bound);
-  // Called before the endpoint's queue pairs are destroyed: nothing lands through them any more.
+  // Called before the endpoint's queue pairs are destroyed: windows must go before the queue pair that they are bound
+  // to.
+  void FreeWindows(const Endpoint& endpoint);
+  // Called when nothing lands through the endpoint's queue pairs any more.
   void DropZones(const Endpoint& endpoint);
   void OnFence(const ibv_wc& completion);
+  void Report(const Endpoint& endpoint, ZoneRef zone, uint8_t weight, uint8_t round);
+
+  // verbs_flushes.cc: fences of zones in the memory of other devices.
+  bool PlanFlush(BoundZone& bound);
+  std::shared_ptr<const FlushPlan> FlushOf(ZoneRef zone) const;
+  bool MakeFlushQueue(const Endpoint& endpoint);
+  void Flush(UnflushedFence fence);
+  void PumpFlushes();
+  void OnFlushed(const ibv_wc& completion, const WorkRequestId& id);
+  void FailFlushes(int error_number, const std::string& why);
+  void GiveUp(const UnflushedFence& fence, int error_number);
 
   VerbsOptions options_;
   const LocalEnd local_;
@@ -162,6 +180,8 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   absl::flat_hash_map<LaneId, Lane*> lanes_;
   absl::flat_hash_map<uint32_t, Lane*> lanes_by_number_;
   absl::flat_hash_map<uint16_t, std::unique_ptr<BoundZone>> zones_;  // by slot
+  bool flushes_ = false;                                             // some zone was in the memory of another device
+  std::unique_ptr<FlushQueue> flush_;                                // null until one is needed, and after a failure
   uint32_t next_lane_ = 1;
   uint64_t next_generation_ = 1;
   uint64_t downs_pushed_ = 0;  // EventQueue::pushed() after the last kPeerDown

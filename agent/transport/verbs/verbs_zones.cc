@@ -46,6 +46,11 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   bound.endpoint = endpoint;
   bound.lane = endpoint->lanes[LaneOf(bound.zone->ref, endpoint->lanes.size())].get();
   bound.plan = std::move(plan);
+  if (!PlanFlush(bound)) {
+    Opened(*bound.zone, 0, ENOTCONN);
+    zones_.erase(bound.zone->ref.slot);
+    return;
+  }
   TakeWindows(bound);
   if (bound.windows.empty()) AddTo(context_.counters.weak_zones, 1);
   bound.pending = static_cast<uint32_t>(bound.windows.size());
@@ -132,9 +137,14 @@ void VerbsRail::Erase(BoundZone& bound) {
   Closed(zone);
 }
 
-void VerbsRail::DropZones(const Endpoint& endpoint) {
+void VerbsRail::FreeWindows(const Endpoint& endpoint) {
   std::erase_if(context_.settled, [&](const BoundZone* bound) { return bound->endpoint == &endpoint; });
-  // The windows end with the zones, because they must be freed before the queue pair that they are bound to.
+  for (const auto& [slot, bound] : zones_) {
+    if (bound->endpoint == &endpoint) bound->windows.clear();
+  }
+}
+
+void VerbsRail::DropZones(const Endpoint& endpoint) {
   absl::erase_if(zones_, [&](const auto& entry) {
     const BoundZone& bound = *entry.second;
     if (bound.endpoint != &endpoint) return false;
@@ -143,6 +153,12 @@ void VerbsRail::DropZones(const Endpoint& endpoint) {
     if (bound.state == BoundZone::State::kClosing || bound.close_soon) Closed(bound.zone->ref);
     return true;
   });
+}
+
+void VerbsRail::Report(const Endpoint& endpoint, ZoneRef zone, uint8_t weight, uint8_t round) {
+  AddTo(context_.counters.rx_fences, 1);
+  context_.events.Push(
+      {.kind = RailEvent::Kind::kFence, .peer = endpoint.peer.peer, .zone = zone, .weight = weight, .round = round});
 }
 
 // Takes a fence: all bytes of the exchange that the peer posted to this rail before it are in memory.
@@ -161,13 +177,10 @@ void VerbsRail::OnFence(const ibv_wc& completion) {
       state == ZoneTable::State::kUnknown || fence.weight == 0 || (zone != nullptr && zone->peer != endpoint.peer.peer);
   if (zone == nullptr || bad) {
     ++receives_owed_;  // a closed zone needs no fence
+  } else if (std::shared_ptr<const FlushPlan> plan = FlushOf(ref)) {
+    Flush({.plan = std::move(plan), .endpoint = &endpoint, .weight = fence.weight, .round = fence.round});
   } else {
-    AddTo(context_.counters.rx_fences, 1);
-    context_.events.Push({.kind = RailEvent::Kind::kFence,
-                          .peer = endpoint.peer.peer,
-                          .zone = ref,
-                          .weight = fence.weight,
-                          .round = fence.round});
+    Report(endpoint, ref, fence.weight, fence.round);
   }
   if (zone != nullptr && options_.zones->Leave(ref)) Closed(ref, RailEvent::Kind::kZoneQuiet);
   if (!bad) return;

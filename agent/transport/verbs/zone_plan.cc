@@ -13,6 +13,7 @@ bool PlanWindows(const MemoryRanges& memory, RailIndex rail, ZonePlan* plan) {
 
   std::vector<ZonePlan::Window>& windows = plan->windows;
   windows.clear();
+  plan->flushes.clear();
   plan->window_of.resize(pieces.size());
   for (const uint32_t i : order) {
     const Registration* const registration = pieces[i].segment->registration(rail.value());
@@ -24,6 +25,13 @@ bool PlanWindows(const MemoryRanges& memory, RailIndex rail, ZonePlan* plan) {
     }
     windows.back().length_bytes += pieces[i].length_bytes;
     plan->window_of[i] = static_cast<uint32_t>(windows.size() - 1);
+  }
+  // The windows of a registration follow each other, since segments do not share addresses.
+  for (const ZonePlan::Window& window : windows) {
+    if (!window.registration->needs_flush()) continue;
+    std::vector<ZonePlan::Flush>& flushes = plan->flushes;
+    if (flushes.empty() || flushes.back().registration != window.registration) flushes.emplace_back();
+    flushes.back() = {window.registration, window.address + window.length_bytes - 1};
   }
   return true;
 }

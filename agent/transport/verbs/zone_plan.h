@@ -1,4 +1,4 @@
-// Which memory windows open a zone on one rail. Pure.
+// Which memory windows open a zone on one rail, and which reads flush it. Pure.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_ZONE_PLAN_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_ZONE_PLAN_H_
 
@@ -23,6 +23,12 @@ struct ZonePlan {
   };
   std::vector<Window> windows;
   std::vector<uint32_t> window_of;  // index in `windows`, by piece of the zone's memory
+  // Bytes to read before a fence is reported: one of each registration that needs it.
+  struct Flush {
+    const Registration* registration = nullptr;
+    uint64_t address = 0;
+  };
+  std::vector<Flush> flushes;
 };
 
 // Pieces that touch each other and lie in one segment share a window. False when a segment is not registered on this

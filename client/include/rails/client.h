@@ -63,6 +63,7 @@ struct SegmentOptions {
 class Segment {
  public:
   virtual ~Segment() = default;
+  // data() is null for a dma-buf (Client::ImportSegment()).
   virtual absl::Span<std::byte> bytes() const = 0;
   virtual uint32_t id() const = 0;
 };
@@ -237,8 +238,10 @@ class Client {
   // segments.
   virtual absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes,
                                                                  SegmentOptions options = {}) = 0;
-  // Registers a memfd of the caller, which must carry F_SEAL_SHRINK. The caller keeps `fd`. `timeout`: as
-  // SegmentOptions::timeout.
+  // Registers a memfd of the caller, which must carry F_SEAL_SHRINK, or a dma-buf: memory of a GPU, for example. The
+  // caller keeps `fd`. `timeout`: as SegmentOptions::timeout. Segment::bytes() of a dma-buf has a size and no address.
+  // UNIMPLEMENTED for a dma-buf if some rail of the node cannot reach it. Flows between ranks of one node may not use
+  // it.
   virtual absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes,
                                                                  absl::Duration timeout = absl::Minutes(1)) = 0;
   // Blocks until every rank has joined.

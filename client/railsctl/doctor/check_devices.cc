@@ -40,6 +40,12 @@ std::string GidList(const RdmaPort& port) {
   return texts.empty() ? "no GID" : absl::StrJoin(texts, ", ");
 }
 
+// Tells whether memory of other devices can be a segment on the rail; empty if that is not known.
+std::string DmaBufs(const Rail* rail) {
+  if (rail == nullptr || !rail->dma_bufs.has_value()) return "";
+  return *rail->dma_bufs ? "; registers dma-bufs" : "; no dma-bufs";
+}
+
 // Judges one port. `rail`: the rail on this port, or null.
 Finding JudgePort(const RdmaPort& port, const Rail* rail) {
   const std::string who = rail == nullptr ? port.Name() : absl::StrCat(port.Name(), " (", rail->name, ")");
@@ -54,7 +60,7 @@ Finding JudgePort(const RdmaPort& port, const Rail* rail) {
   }
   if (port.link_layer == "InfiniBand") {
     if (port.lid != 0)
-      return {"devices", Level::kOk, absl::StrCat(who, ": active, InfiniBand, LID ", port.lid), "", ""};
+      return {"devices", Level::kOk, absl::StrCat(who, ": active, InfiniBand, LID ", port.lid, DmaBufs(rail)), "", ""};
     return {"devices", bad, absl::StrCat(who, ": active, but it has no LID"), "Nobody can address it.",
             "Start a subnet manager in the fabric (`systemctl start opensm` on one node, or the switch's own)."};
   }
@@ -72,7 +78,7 @@ Finding JudgePort(const RdmaPort& port, const Rail* rail) {
   }
   return {"devices", Level::kOk,
           absl::StrCat(who, ": active, ", FormatBitRate(static_cast<double>(port.speed_bytes_per_s)), ", RoCE v2 GID ",
-                       gid->index, ": ", gid->text),
+                       gid->index, ": ", gid->text, DmaBufs(rail)),
           "", ""};
 }
 

@@ -56,6 +56,7 @@ Rail OfDaemon(const Facts& facts, const v1::RailStatus& status) {
   if (status.has_device()) {
     rail.device = absl::StrCat(status.device().name(), "/", status.device().port());
     rail.path_mtu_bytes = status.device().mtu_bytes();
+    if (status.device().has_dma_bufs()) rail.dma_bufs = status.device().dma_bufs();
     FillVerbs(facts, FirstMatch(facts, rail.device), &rail);
   } else {
     rail.address = HostOf(status.address());

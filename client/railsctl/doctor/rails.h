@@ -2,6 +2,7 @@
 #ifndef RAILS_RAILSCTL_DOCTOR_RAILS_H_
 #define RAILS_RAILSCTL_DOCTOR_RAILS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Rail {
   std::string device;                    // verbs: "mlx5_0/1", or a pattern in a configuration
   uint64_t speed_bytes_per_s = 0;        // speed that the planner expects; 0: unknown
   uint32_t path_mtu_bytes = 0;           // verbs, if a daemon answers
+  std::optional<bool> dma_bufs;          // verbs, if a daemon tells: the device registers dma-bufs
   const RdmaPort* port = nullptr;        // verbs: the matching port
   const Interface* interface = nullptr;  // has the address, or belongs to the port's GID; null: none
   const PciLink* pci = nullptr;          // of the port or the interface; null: neither is on PCIe

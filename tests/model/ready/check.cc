@@ -69,7 +69,7 @@ State Rename(const State& state, const int* nodes, bool swap_jobs) {
 // Renaming these nodes leaves the traffic and the mistake as they are.
 bool MayRename(const int* nodes) {
   for (int n = 0; n < options.nodes; ++n) {
-    if (SendsEagerly(0, n) != SendsEagerly(0, nodes[n])) return false;
+    if (SendsEagerly(0, n) != SendsEagerly(0, nodes[n]) || RailsOnly(n) != RailsOnly(nodes[n])) return false;
     for (int p = 0; p < options.nodes; ++p) {
       if (n == p) continue;
       if (HasBytes(n, p) != HasBytes(nodes[n], nodes[p])) return false;
@@ -171,7 +171,7 @@ bool ReadArgument(std::string_view argument) {
       {"expiries", 0, 9, &options.expiries},   {"unasked", 0, 1, &options.unasked},
       {"eager", 0, 3, &options.eager},         {"strict", 0, 1, &options.strict},
       {"reduce", 0, 1, &options.reduce},       {"limit", 1, 100'000'000, &options.limit},
-      {"quiet", 0, 1, &options.quiet},
+      {"quiet", 0, 1, &options.quiet},         {"device", 0, 1, &options.device},
   };
   for (const auto& number : numbers) {
     if (ReadNumber(argument, number.name, number.least, number.most, number.value)) return true;

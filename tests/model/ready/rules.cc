@@ -177,7 +177,7 @@ class Rules {
 
   // The peer's bytes ride in its READY; a guess until that is here.
   bool ComesEagerly(int j, int n, int p) const {
-    return SendsEagerly(j, pair(j, n, p).ready != kNotHere && !Wrong(kEagerGuessed) ? p : n);
+    return !RailsOnly(n) && SendsEagerly(j, pair(j, n, p).ready != kNotHere && !Wrong(kEagerGuessed) ? p : n);
   }
 
   // A grant rides along in READY while, with it, at most half of the credit is in use.
@@ -204,7 +204,8 @@ class Rules {
       const bool rides = HasBytes(p, n) && !ComesEagerly(j, n, p) && Rides(next, j, n, p, used_before);
       if (rides) next.pairs[j][n][p].grant = kGranted;
       if (HasBytes(p, n) && !rides && Wrong(kReadyWaitsForCredit)) return;
-      const bool eager = HasBytes(n, p) && SendsEagerly(j, n);
+      const bool knows = RailsOnly(p) && pair(j, n, p).ready != kNotHere;
+      const bool eager = HasBytes(n, p) && SendsEagerly(j, n) && !knows;
       if (eager) next.pairs[j][n][p].data = Wrong(kEagerDoneAtOnce) ? kAcknowledged : kRiding;
       Send(&next, n, p, eager ? (rides ? kEagerReadyWithGrant : kEagerReady) : (rides ? kReadyWithGrant : kReady), j);
     }
@@ -228,7 +229,7 @@ class Rules {
       if (HasBytes(n, p) && pair(j, n, p).data != kAcknowledged) return;
       if (HasBytes(p, n) && pair(j, n, p).arrived != kHeard) return;
       // A node that has aborted the job drains the bytes that the link brings; its report says so.
-      const bool drained_eager = SendsEagerly(j, n) && member(j, p).tombstone;
+      const bool drained_eager = SendsEagerly(j, n) && !RailsOnly(p) && member(j, p).tombstone;
       if (HasBytes(n, p) && pair(j, p, n).arrived == kMissing && !drained_eager)
         violation = "S2: done with bytes that the receiver has drained";
       if (pair(j, n, p).grant == kGranted) violation = "S1: memory is given back while a grant is out";
@@ -273,6 +274,8 @@ class Rules {
     State next = s_;
     Pair& mine = next.pairs[j][n][p];
     mine.ready = kCompared;
+    // Nothing was posted before, so all that was sent is eager bytes.
+    if (RailsOnly(p) && !Wrong(kEagerNotTakenBack)) mine.data = kNothing;
     const bool differ = LengthsDiffer(j, n, p);
     if (differ) {
       BeginAbort(&next, j, n, kNobody);
@@ -441,6 +444,7 @@ class Rules {
 
   // Eager bytes wait with their READY for the local ranks, and for the comparison.
   const char* KeepEager(const Member& m, int j, int n, int p, Pair* mine) const {
+    if (RailsOnly(n)) return nullptr;
     mine->arrived = kKeptEager;
     if (Wrong(kEagerUnsubmitted) && !m.submitted) {
       CopyEager(mine);

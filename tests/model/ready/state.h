@@ -116,6 +116,7 @@ struct Options {
   int jobs = 2;
   int credit = 2;    // of each node, for grants
   int eager = 0;     // whose bytes ride in READY: 1: those of node 0; 2: everybody's; 3: everybody's in job 0
+  int device = 0;    // 1: node 1 receives into memory of a device, and its READY says that only rails reach it
   int size = 1;      // units of credit that a grant of job 1 takes; one of job 0 takes 1
   int traffic = 0;   // 0: every node sends to every other; 1: nodes 0 and 1 to each other; 2: each node to the next
   int unknown = 0;   // nodes that do not know the epochs at first
@@ -158,7 +159,8 @@ extern Options options;
   V(kEagerUnsubmitted, "eager_unsubmitted")           /* They are copied before local ranks submit. */       \
   V(kEagerAndGrant, "eager_and_grant")                /* A grant is used though the bytes rode along. */     \
   V(kEagerKeepsGrant, "eager_keeps_grant")            /* A grant that was not needed is not returned. */     \
-  V(kEagerGuessed, "eager_guessed")                   /* A receiver that expected eager bytes never grants. */
+  V(kEagerGuessed, "eager_guessed")                   /* A receiver that expects such bytes never grants. */ \
+  V(kEagerNotTakenBack, "eager_not_taken_back")       /* A device does not change that. */
 
 enum Variant {
 #define V(name, text) name,
@@ -181,6 +183,9 @@ inline bool LengthsDiffer(int job, int a, int b) { return options.mistake != 0 &
 inline bool SendsEagerly(int job, int node) {
   return options.eager == 2 || (options.eager == 1 && node == 0) || (options.eager == 3 && job == 0);
 }
+
+// Eager bytes for the node are ignored, and rails carry them.
+inline bool RailsOnly(int node) { return options.device != 0 && node == 1; }
 
 inline int SizeOfGrant(int job) { return job == 1 ? options.size : 1; }
 

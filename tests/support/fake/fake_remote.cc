@@ -1,4 +1,5 @@
 // FakeTransport: zones with keys, and peers that write by them.
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -37,6 +38,11 @@ absl::StatusOr<std::unique_ptr<Registration>> FakeRegistrar::Register(const Segm
   if (refuses) {
     return absl::ResourceExhaustedError(
         absl::StrCat("segment ", segment.id().value(), " cannot be registered on ", address_, ": refused by the test"));
+  }
+  // The device reaches memory that the processor cannot reach.
+  if (segment.kind() == MemoryKind::kDmaBuf && ::mmap(segment.base(), segment.length_bytes(), PROT_READ | PROT_WRITE,
+                                                      MAP_SHARED | MAP_FIXED, segment.fd(), 0) == MAP_FAILED) {
+    return absl::ErrnoToStatus(errno, "mmap");
   }
   return std::make_unique<FakeRegistration>(shared_from_this());
 }

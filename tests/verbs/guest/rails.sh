@@ -38,6 +38,8 @@ make_rails() {
     for ((node = 0; node < nodes; node++)); do
       echo "addr add 10.$number.$rail.$((node + 1))/24 dev $set${node}r$rail"
       echo "link set $set${node}r$rail up"
+      # Reads of a rail over its own port stay on it.
+      echo "rule add pref 99 oif $set${node}r$rail to 10.$number.$rail.$((node + 1)) lookup local"
       echo "rule add pref $((100 + number * 256 + node * 16 + rail)) oif $set${node}r$rail lookup main"
     done
   done >$batch

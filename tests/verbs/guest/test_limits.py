@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """Clusters at the limits of what can be set, and settings that cannot work."""
 
+import fcntl
+import os
+import struct
+import subprocess
 import unittest
 
 import harness
 import rdma
 from harness import MIB, clusters
+from test_descriptors import Client, add_segment, memfd, open_session
 
 # Each with what must be seen of it.
 SETTINGS = {
@@ -18,6 +23,23 @@ SETTINGS = {
     "nothing inline": {"inline_bytes": 0},
     "link-local GIDs": {"gid_index": 0},
 }
+
+
+UNIMPLEMENTED = 12
+CREATE_DUMB, HANDLE_TO_FD = 0xC02064B2, 0xC00C642D  # ioctls of <drm/drm.h>
+
+
+def dma_buf():
+    """A dma-buf of 4,096 bytes, of the kernel's vgem."""
+    subprocess.run(["modprobe", "vgem"], check=True)
+    device = os.open("/dev/dri/card0", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        buffer = fcntl.ioctl(device, CREATE_DUMB, struct.pack("6IQ", 1, 1024, 32, 0, 0, 0, 0))
+        handle = struct.unpack("6IQ", buffer)[4]
+        name = fcntl.ioctl(device, HANDLE_TO_FD, struct.pack("2Ii", handle, os.O_RDWR | os.O_CLOEXEC, -1))
+        return struct.unpack("2Ii", name)[2]
+    finally:
+        os.close(device)
 
 
 class LittleMemory(clusters.VerbsRails):
@@ -47,6 +69,20 @@ class Limits(unittest.TestCase):
                 self.assertEqual(weak > 0, name == "no windows")
                 if name == "no windows":
                     self.assertIn("weak", cluster.nodes[0].log.read_text())
+
+    def test_a_dma_buf_is_refused_by_the_device_and_the_session_goes_on(self):
+        with self.cluster({}) as cluster, Client(cluster.nodes[0].sockets) as client:
+            self.assertEqual(client.ask(open_session())[0], 0)
+            descriptor = dma_buf()
+            self.addCleanup(os.close, descriptor)
+            code, message = client.ask(add_segment(1, 4096), [descriptor])
+            self.assertEqual(code, UNIMPLEMENTED, message)
+            self.assertRegex(message, r"rxe_n0r0/1.* segment 1 .*dma-buf.*use staging")
+            host = memfd()
+            self.addCleanup(os.close, host)
+            self.assertEqual(client.ask(add_segment(2, MIB), [host]), (0, ""))
+            said = cluster.ctl(cluster.nodes[0], "doctor").stdout
+            self.assertRegex(said, r"rxe_n0r0/1 \(.*\): active.*; no dma-bufs")
 
     def test_settings_that_cannot_work_are_refused_with_the_reason(self):
         with self.assertRaises(clusters.ClusterError) as raised:

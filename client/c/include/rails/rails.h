@@ -149,8 +149,9 @@ typedef struct rails_segment_options {
 RAILS_MUST_USE rails_error *rails_segment_alloc(rails_client *client, uint64_t length_bytes,
                                                 const rails_segment_options *options, rails_segment **segment);
 
-/* Registers a memfd of the caller, which must carry F_SEAL_SHRINK, and maps it. The caller keeps `fd`. `timeout_ns`: 0
- * for 1 minute. */
+/* Registers a memfd of the caller, which must carry F_SEAL_SHRINK, and maps it; or a dma-buf, memory of a GPU for
+ * example, without mapping it. The caller keeps `fd`. `timeout_ns`: 0 for 1 minute. UNIMPLEMENTED: a rail of the node
+ * cannot reach the dma-buf. */
 RAILS_MUST_USE rails_error *rails_segment_import(rails_client *client, int32_t fd, uint64_t length_bytes,
                                                  int64_t timeout_ns, rails_segment **segment);
 

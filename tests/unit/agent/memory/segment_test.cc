@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "tests/support/dma_bufs.h"
 #include "tests/support/test_memory.h"
 
 namespace railsd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::MakeMemfd;
 
@@ -96,6 +99,45 @@ TEST(SegmentTest, HugePages) {
     return;
   }
   EXPECT_EQ((*segment)->kind(), MemoryKind::kHugePageMemfd);
+}
+
+// A dma-buf, as far as can be without a device.
+UniqueFd MakeStandIn(uint64_t bytes) {
+  UniqueFd fd = MakeMemfd(bytes, 0, 0);
+  testing::PassForDmaBuf(fd.get());
+  return fd;
+}
+
+TEST(SegmentTest, ADmaBufIsNotMappedAndNoCopyReachesIt) {
+  auto device = Segment::Map(SegmentId(7), MakeStandIn(8192), 5000);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->kind(), MemoryKind::kDmaBuf);
+  MemoryRanges there, here;
+  testing::Append(&there, *device, 0, 5000);
+  testing::Append(&here, testing::MakeSegment(5000), 0, 5000);
+  EXPECT_TRUE(there.may_be_device_memory());
+  EXPECT_FALSE(here.may_be_device_memory());
+  uint64_t done = 0;
+  EXPECT_EQ(CopyBetweenRanges(here, there, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyBetweenRanges(there, here, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SegmentTest, RefusesADmaBufThatIsShorterOrMayNotBeWritten) {
+  EXPECT_THAT(MapStatus(MakeStandIn(4096), 4097).message(), HasSubstr("more than the dma-buf's 4096 bytes"));
+  const UniqueFd whole = MakeStandIn(4096);
+  UniqueFd reader(::open(absl::StrCat("/proc/self/fd/", whole.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  const absl::Status status = MapStatus(std::move(reader), 4096);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.message(), HasSubstr("not open for reading and writing"));
+}
+
+TEST(SegmentTest, ADmaBufNeedsADeviceOnEveryRail) {
+  const auto segment = Segment::Map(SegmentId(7), MakeStandIn(4096), 4096).value();
+  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{nullptr};
+  const absl::Status status = segment->Register(rails);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("segment 7"), HasSubstr("rail 0"), HasSubstr("use staging")));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/src/daemon_life.h"
 #include "rails/v1/descriptor.pb.h"
+#include "tests/support/dma_bufs.h"
 #include "tests/unit/client/library/fixture.h"
 
 namespace rails::testing {
@@ -221,6 +222,20 @@ TEST_F(ClientTest, SegmentOutlivesTheClient) {
   auto segment = MakeSegment();
   client_.reset();
   std::memset(segment->bytes().data(), 1, segment->bytes().size());
+}
+
+TEST_F(ClientTest, ADmaBufIsSharedWithoutBeingMapped) {
+  internal::UniqueFd fd(memfd_create("device", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(fd.get(), 8192), 0);
+  railsd::testing::PassForDmaBuf(fd.get());
+  auto imported = client_->ImportSegment(fd.get(), 8193);
+  EXPECT_TRUE(absl::IsInvalidArgument(imported.status())) << imported.status();
+  EXPECT_THAT(imported.status().message(), HasSubstr("8192 bytes of the dma-buf"));
+  imported = client_->ImportSegment(fd.get(), 5000);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ((*imported)->bytes().data(), nullptr);
+  EXPECT_EQ((*imported)->bytes().size(), 5000u);
+  EXPECT_EQ(daemon_->segments().size(), 1u);
 }
 
 TEST_F(ClientTest, RefusesBadSegments) {

@@ -326,6 +326,11 @@ TEST(DoctorDevices, JudgesPortsAndGids) {
   EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kError, "it has no LID"));
   facts.machine.ports[0].lid = 4;
   EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kOk, "LID 4"));
+  auto* device = facts.overview.mutable_rails(0)->mutable_device();
+  for (const auto& [registers, text] : {std::pair(true, "LID 4; registers dma-bufs"), {false, "LID 4; no dma-bufs"}}) {
+    device->set_dma_bufs(registers);
+    EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kOk, text));
+  }
   facts.machine.ports.pop_back();
   EXPECT_THAT(CheckDevices(facts)[1], Is(Level::kError, "rail1: this machine has no RDMA device mlx5_1/1"));
   facts = Healthy();

@@ -67,6 +67,7 @@ Ready FullReady() {
   ready.tallies = {{kJob, {1, 0}}, {{{BootId(1), 0}, JobSeq(1)}, {}}};
   ready.grant = RemoteGrant();
   ready.eager = std::string("a\0b", 3);
+  ready.rails_only = true;
   return ready;
 }
 
@@ -128,6 +129,7 @@ TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
   EXPECT_EQ(back.sends[1].bytes, uint64_t{1} << 50);
   EXPECT_EQ(back.receives[0].source, Rank(4));
   EXPECT_EQ(back.eager, std::string("a\0b", 3));
+  EXPECT_TRUE(back.rails_only);
   EXPECT_EQ(back.tallies[0].bytes, (std::vector<uint64_t>{1, 0}));
   // Leftovers of a closed exchange are not told.
   const auto rehomed =

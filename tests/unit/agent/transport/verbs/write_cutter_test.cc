@@ -17,18 +17,21 @@ using ::railsd::testing::Scatter;
 
 class FakeRegistration final : public Registration {
  public:
-  explicit FakeRegistration(uint32_t key) : key_(key) {}
+  FakeRegistration(uint32_t key, bool needs_flush) : key_(key), needs_flush_(needs_flush) {}
   uint32_t local_key() const override { return key_; }
+  bool needs_flush() const override { return needs_flush_; }
 
  private:
   const uint32_t key_;
+  const bool needs_flush_;
 };
 
 // Keys count up from 100, so that two segments never share one.
 class FakeRegistrar final : public MemoryRegistrar {
  public:
+  bool needs_flush = false;
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& /*segment*/) override {
-    return std::make_unique<FakeRegistration>(next_++);
+    return std::make_unique<FakeRegistration>(next_++, needs_flush);
   }
 
  private:
@@ -36,8 +39,9 @@ class FakeRegistrar final : public MemoryRegistrar {
 };
 
 // Rail 1 of two; rail 0 has no device.
-std::shared_ptr<const Segment> Registered(uint64_t bytes) {
+std::shared_ptr<const Segment> Registered(uint64_t bytes, bool needs_flush = false) {
   static const auto registrar = std::make_shared<FakeRegistrar>();
+  registrar->needs_flush = needs_flush;
   std::shared_ptr<const Segment> segment = MakeSegment(bytes);
   const std::vector<std::shared_ptr<MemoryRegistrar>> rails{nullptr, registrar};
   EXPECT_TRUE(segment->Register(rails).ok());
@@ -177,6 +181,29 @@ TEST(PlanWindows, EveryPieceLiesInTheWindowOfItsSegment) {
     EXPECT_EQ(window.registration, piece.segment->registration(kRail.value()));
     EXPECT_GE(Address(piece), window.address);
     EXPECT_LE(Address(piece) + piece.length_bytes, window.address + window.length_bytes);
+  }
+}
+
+TEST(PlanWindows, OneByteOfEachSegmentThatNeedsItIsFlushed) {
+  const auto host = Registered(10000);
+  MemoryRanges memory;
+  testing::Append(&memory, host, 0, 100);
+  ZonePlan plan;
+  ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
+  EXPECT_TRUE(plan.flushes.empty());
+  const auto device = Registered(10000, true), other = Registered(10000, true);
+  for (const uint64_t offset : {5000, 1000, 9000}) {
+    testing::Append(&memory, device, offset, 500);
+    testing::Append(&memory, host, offset, 500);
+    testing::Append(&memory, other, offset, 500);
+  }
+  ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
+  ASSERT_EQ(plan.flushes.size(), 2u);
+  for (const auto& segment : {device, other}) {
+    const bool first = plan.flushes[0].registration == segment->registration(kRail.value());
+    const ZonePlan::Flush& flush = plan.flushes[first ? 0 : 1];
+    EXPECT_EQ(flush.registration, segment->registration(kRail.value()));
+    EXPECT_EQ(flush.address, reinterpret_cast<uint64_t>(segment->base()) + 9499) << "the last byte";
   }
 }
 

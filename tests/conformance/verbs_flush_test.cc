@@ -1,0 +1,205 @@
+// Memory of other devices: real dma-bufs, and flushes, which memory of the host stands in for.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <infiniband/verbs.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/verbs_worlds.h"
+
+namespace railsd::testing {
+namespace {
+
+using Kind = RailEvent::Kind;
+using ::testing::HasSubstr;
+
+// drm_mode_create_dumb and drm_prime_handle of <drm/drm.h>.
+struct DumbBuffer {
+  uint32_t height, width, bits_per_pixel, flags, handle, pitch;
+  uint64_t size;
+};
+struct BufferName {
+  uint32_t handle, flags;
+  int32_t fd;
+};
+
+// A dma-buf of one page, of a graphics device (the kernel's vgem will do); invalid when there is none.
+UniqueFd MakeDmaBuf() {
+  const UniqueFd device(::open("/dev/dri/card0", O_RDWR | O_CLOEXEC));
+  DumbBuffer buffer{};
+  buffer.height = 1;
+  buffer.width = 1024;
+  buffer.bits_per_pixel = 32;
+  if (!device.valid() || ::ioctl(device.get(), _IOWR('d', 0xb2, DumbBuffer), &buffer) != 0) return UniqueFd();
+  BufferName name{buffer.handle, O_CLOEXEC | O_RDWR, -1};
+  if (::ioctl(device.get(), _IOWR('d', 0x2d, BufferName), &name) != 0) return UniqueFd();
+  return UniqueFd(name.fd);
+}
+
+// Rails refuse it with the device's name, because Soft-RoCE of Linux 6.1 cannot register dma-bufs.
+TEST_P(VerbsSuite, ADmaBufIsRefusedByTheDevicesName) {
+  UniqueFd memory = MakeDmaBuf();
+  if (!memory.valid()) GTEST_SKIP() << "no device here makes dma-bufs";
+  EXPECT_THAT(Segment::Map(SegmentId(4), MakeDmaBuf(), 4097).status().message(),
+              HasSubstr("more than the dma-buf's 4096 bytes"));
+  const auto segment = Segment::Map(SegmentId(5), std::move(memory), 4096);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  EXPECT_EQ((*segment)->kind(), MemoryKind::kDmaBuf);
+  End& a = Add("a", 1);
+  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{a.transport->Info().registrar};
+  const absl::Status registered = (*segment)->Register(rails);
+  const bool registers = a.transport->Info().device.dma_bufs;
+  if (registered.ok()) {
+    EXPECT_TRUE(registers);
+    GTEST_SKIP() << "the device registers dma-bufs";
+  }
+  EXPECT_FALSE(registers);
+  EXPECT_EQ(registered.code(), absl::StatusCode::kUnimplemented) << registered;
+  EXPECT_THAT(registered.message(), ::testing::AllOf(HasSubstr(Rails()[0][0]), HasSubstr("segment 5"),
+                                                     HasSubstr("cannot register this one"), HasSubstr("use staging")));
+  EXPECT_EQ((*segment)->registration(0), nullptr);
+}
+
+// Segments of one dma-buf are the same memory, and segments of two are not. Checks of submissions compare the files.
+TEST_P(VerbsSuite, SegmentsOfOneDmaBufShareAFile) {
+  const UniqueFd memory = MakeDmaBuf();
+  if (!memory.valid()) GTEST_SKIP() << "no device here makes dma-bufs";
+  const auto map = [](UniqueFd fd) { return Segment::Map(SegmentId(1), std::move(fd), 4096).value(); };
+  const auto first = map(UniqueFd(::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0)));
+  const auto second = map(UniqueFd(::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0)));
+  const auto other = map(MakeDmaBuf());
+  EXPECT_EQ(first->file(), second->file());
+  EXPECT_NE(first->file(), other->file());
+}
+
+TEST_P(VerbsSuite, NoByteOfADmaBufIsTouchedByACopy) {
+  const auto segment = Segment::Map(SegmentId(5), MakeDmaBuf(), 4096);
+  if (!segment.ok()) GTEST_SKIP() << "no device here makes dma-bufs";
+  MemoryRanges device, host;
+  Append(&device, *segment, 0, 4096);
+  Append(&host, MakeSegment(4096), 0, 4096);
+  uint64_t done = 0;
+  EXPECT_EQ(CopyBetweenRanges(host, device, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyBetweenRanges(device, host, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(done, 0u);
+}
+
+class FlushSuite : public VerbsSuite {
+ protected:
+  // An exchange that lands in `segments` segments of `at`. Segments from number `plain` on need no flush.
+  Exchange* OpenFlushed(End& at, const End& from, size_t segments, size_t plain, int access = IBV_ACCESS_REMOTE_READ) {
+    constexpr uint64_t kPart = 10000;
+    Exchange* exchange = MakeExchange(at, segments * kPart);
+    MemoryRanges memory;
+    const std::shared_ptr<MemoryRegistrar> registrar = at.transport->Info().registrar;
+    for (size_t s = 0; s < segments; ++s) {
+      const std::shared_ptr<const Segment> segment = MakeSegment(3 * kPart, static_cast<uint32_t>(s + 1));
+      // Two pieces of each segment, which do not touch.
+      for (const uint64_t at_byte : {uint64_t{0}, 2 * kPart}) Append(&memory, segment, at_byte, kPart / 2);
+      const std::vector<std::shared_ptr<MemoryRegistrar>> rails{s < plain ? MakeFlushedRegistrar(registrar, access)
+                                                                          : registrar};
+      EXPECT_TRUE(segment->Register(rails).ok());
+    }
+    exchange->zone->memory = memory;
+    Open(at, from, *exchange);
+    return exchange;
+  }
+};
+
+TEST_P(FlushSuite, EachSegmentThatNeedsItIsReadOnceBeforeTheFence) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  for (const size_t flushed : {0u, 1u, 3u}) {
+    SCOPED_TRACE(flushed);
+    Exchange* exchange = OpenFlushed(b, a, 4, flushed);
+    const uint64_t before = b.counters().work_requests.load();
+    SendAll(a, *exchange, 9000);
+    ASSERT_TRUE(Until([&] { return b.FencesOf(exchange->zone->ref).size() == 1; }));
+    EXPECT_EQ(b.counters().work_requests.load(), before + flushed);
+    ExpectArrived(b, *exchange);
+    Close(b, *exchange);
+  }
+  EXPECT_EQ(b.Count(Kind::kReceiveFault), 0u);
+}
+
+// Many fences at once: more than reads fit into the queue.
+TEST_P(FlushSuite, EveryFenceOfARoundIsFlushedInOrder) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  Exchange* exchange = OpenFlushed(b, a, 2, 2);
+  constexpr uint8_t kFences = 200;
+  std::vector<SendOrder> orders;
+  for (uint8_t i = 0; i < kFences; ++i) orders.push_back(Order(*exchange, uint64_t{i} * 100, 100, i, i + 1));
+  PostAll(a, orders);
+  ASSERT_TRUE(Until([&] { return b.FencesOf(exchange->zone->ref).size() == kFences; }));
+  const std::vector<RailEvent> fences = b.FencesOf(exchange->zone->ref);
+  for (uint8_t i = 0; i < kFences; ++i) EXPECT_EQ(fences[i].weight, i + 1);
+  EXPECT_TRUE(ReadAll(exchange->received()) == exchange->bytes);
+}
+
+TEST_P(FlushSuite, AFlushThatFailsEndsTheConnectionAndReportsNoFence) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  Exchange* exchange = OpenFlushed(b, a, 1, 1, /*access=*/0);
+  SendAll(a, *exchange, 10000);
+  ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1 && b.Count(Kind::kPeerDown) == 1; }));
+  EXPECT_EQ(b.Count(Kind::kFence), 0u);
+  ASSERT_EQ(b.Count(Kind::kReceiveFault), 1u);
+  const RailEvent fault = b.Of(Kind::kReceiveFault)[0];
+  EXPECT_EQ(fault.zone, exchange->zone->ref);
+  EXPECT_EQ(fault.error_number, EACCES);
+  EXPECT_EQ(b.counters().protocol_errors.load(), 0u) << "the peer has done nothing wrong";
+  ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == 2 && b.Count(Kind::kPeerUp) == 2; }));
+  Exchange* next = OpenFlushed(b, a, 1, 1);
+  Carry(a, b, *next, 10000);
+}
+
+// The flush's queue pair fails under two peers; only the one whose fence waits loses its connection.
+TEST_P(FlushSuite, APeerWithoutAFenceKeepsItsConnection) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
+  Exchange* const spared = OpenFlushed(b, c, 1, 1);
+  Exchange* const failing = OpenFlushed(b, a, 1, 1, /*access=*/0);
+  SendAll(a, *failing, 10000);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
+  Carry(c, b, *spared, 10000);
+  EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
+}
+
+// A job may end between a fence and its flush; the memory then lives until the flush has ended.
+TEST_P(FlushSuite, AZoneThatIsClosedUnderAFlush) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  for (int round = 0; round < 20; ++round) {
+    Exchange* exchange = OpenFlushed(b, a, 1, 1);
+    b.polled = false;
+    const size_t done = a.CountDone(SendResult::kAcknowledged);
+    SendAll(a, *exchange, 10000);
+    ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kAcknowledged) > done; }));
+    b.polled = true;
+    Poll(b);  // takes the fence's completion, and most likely not the read's
+    Close(b, *exchange);
+    exchange->zone->memory = MemoryRanges();  // as the engine does
+  }
+  Carry(a, b, *OpenFlushed(b, a, 1, 1), 10000);
+  EXPECT_EQ(b.Count(Kind::kPeerDown) + b.Count(Kind::kReceiveFault), 0u);
+}
+
+TEST_P(FlushSuite, AFenceIsFlushedThoughItsSenderHasGone) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  Exchange* exchange = OpenFlushed(b, a, 1, 1);
+  b.polled = false;
+  SendAll(a, *exchange, 10000);
+  ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kAcknowledged) == 1; }));
+  a.transport.reset();
+  while (CarrySignal(a)) {
+  }
+  b.polled = true;
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
+  ExpectArrived(b, *exchange);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, FlushSuite, ::testing::Values(VerbsWorlds()[0]), NameOf);
+
+}  // namespace
+}  // namespace railsd::testing
