@@ -16,6 +16,7 @@ class DeviceHandle final : public Device {
   const Capabilities& capabilities() const override { return device_->capabilities(); }
 
   absl::StatusOr<std::shared_ptr<Memory>> Allocate(uint64_t length_bytes) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0; it must be positive");
     const Driver& driver = device_->driver();
     const InContext here(driver, device_->context());
@@ -25,12 +26,14 @@ class DeviceHandle final : public Device {
                           absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
     }
     return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, [device = device_, address] {
+      if (!device->owner().IsThis()) return;
       const InContext in(device->driver(), device->context());
       device->driver().cuMemFree_v2(address);
     });
   }
 
   absl::StatusOr<std::shared_ptr<Memory>> Import(Address address, uint64_t length_bytes) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     const Driver& driver = device_->driver();
     const InContext here(driver, device_->context());
     Address base = 0;
@@ -50,6 +53,7 @@ class DeviceHandle final : public Device {
   }
 
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options, Staging staging) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     return GroupHandle::Join(client_, device_, std::move(options), staging);
   }
 
