@@ -30,14 +30,12 @@ Copier::~Copier() {
   }
 }
 
-absl::Status Copier::Begin(Event start, const std::vector<Copy>& own) {
-  for (Stream stream : {out_, in_}) {
-    if (start == nullptr) break;
-    const absl::Status status = driver_.Check(driver_.cuStreamWaitEvent(stream, start, 0), "cuStreamWaitEvent");
-    if (!status.ok()) return status;
-  }
-  return Run(in_, own, nullptr);
+absl::Status Copier::Begin(Event start) {
+  if (start == nullptr) return absl::OkStatus();
+  return driver_.Check(driver_.cuStreamWaitEvent(out_, start, 0), "cuStreamWaitEvent");
 }
+
+absl::Status Copier::Own(const std::vector<Copy>& copies) { return Run(in_, copies, nullptr); }
 
 absl::Status Copier::Out(uint32_t slot, const std::vector<Copy>& copies) { return Run(out_, copies, &outs_[slot]); }
 

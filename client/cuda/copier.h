@@ -23,9 +23,11 @@ class Copier {
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // Both streams go on with later work only after `start`, unless it is null; then the bytes that a rank sends to
-  // itself are copied.
-  absl::Status Begin(Event start, const std::vector<Copy>& own);
+  // Later copies out are made only after `start`, unless it is null. Copies in are not: those of earlier jobs may be
+  // what `start` waits for.
+  absl::Status Begin(Event start);
+  // Copies the bytes that a rank sends to itself.
+  absl::Status Own(const std::vector<Copy>& copies);
   // Copies into the memory of a slot, or out of it. The inbox gets kCopiedOut or kCopiedIn of the slot when these
   // copies and all earlier ones of that direction are done; never if the device fails.
   absl::Status Out(uint32_t slot, const std::vector<Copy>& copies);

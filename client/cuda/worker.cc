@@ -115,8 +115,7 @@ absl::Status Worker::StartPiece(const std::shared_ptr<Operation>& operation) {
   Operation::Course& course = operation->course;
   const Flows& flows = operation->flows;
   if (course.started == 0) {
-    if (absl::Status status = copier_->Begin(operation->start(), flows.own); !status.ok()) return status;
-    operation->AddCopies({.own_bytes = BytesOf(flows.own)});
+    if (absl::Status status = copier_->Begin(operation->start()); !status.ok()) return status;
   }
   const uint32_t slot = slots_->Take();
   const uint32_t number = course.started++;
@@ -136,6 +135,10 @@ void Worker::OnCopiedOut(uint32_t slot) {
   if (piece.operation == nullptr) return;  // the device failed meanwhile
   Operation& operation = *piece.operation;
   if (!over_.ok()) return DropPiece(slot);
+  if (piece.number == 0) {  // the job's stream has come to it
+    operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
+    if (absl::Status status = copier_->Own(operation.flows.own); !status.ok()) return Break(status);
+  }
   for (size_t i = 0; i < piece.sends.prefixes.size(); ++i) {
     const uint64_t length_bytes = operation.flows.sends[i].total_bytes;
     std::memcpy(SlotBytes(slots_->Send(slot), piece.sends.prefixes[i]), &length_bytes, sizeof(length_bytes));

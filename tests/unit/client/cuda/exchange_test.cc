@@ -188,6 +188,40 @@ TEST_F(ExchangeTest, EveryByteArrives) {
   }
 }
 
+// Jobs that a stream orders, each of which sends what the one before it has received. The host waits for none of them.
+TEST_F(ExchangeTest, AStreamOrdersJobsWithoutTheHost) {
+  constexpr uint32_t kRanks = 2;
+  constexpr uint64_t kBytes = 1000;
+  for (const uint64_t seed : Seeds(10)) {
+    SCOPED_TRACE(seed);
+    fakeSetDelays(seed, 200);
+    MemoryCluster cluster(kRanks, seed);
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, {.piece_bytes = 300, .pieces = 1 + static_cast<uint32_t>(seed % 4)});
+      const std::shared_ptr<rails::cuda::Memory> memory[] = {*rank.device->Allocate(kRanks * kBytes),
+                                                             *rank.device->Allocate(kRanks * kBytes)};
+      const std::string sent = Content(0, number, 0, kRanks * kBytes);
+      rank.Write(*memory[0], sent);
+      std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
+      for (int turn = 0; turn < 6; ++turn) {
+        rails::AllToAllv exchange;
+        for (uint32_t peer = 0; peer < kRanks; ++peer) {
+          exchange.sends.push_back({peer, {{memory[turn % 2], peer * kBytes, kBytes}}});
+          exchange.receives.push_back({peer, {{memory[1 - turn % 2], peer * kBytes, kBytes}}});
+        }
+        jobs.push_back(*rank.group->Submit(exchange, rank.stream, kLimit));
+        ASSERT_TRUE(jobs.back()->WaitOn(rank.stream).ok());
+      }
+      for (const auto& job : jobs) ASSERT_TRUE(job->Wait(kLimit)->status.ok());
+      std::string landed;
+      rank.Read(*memory[0], &landed);
+      EXPECT_EQ(landed, sent);
+    });
+    EXPECT_EQ(fakeViolations(), 0u) << fakeViolation(0);
+    fakeReset();
+  }
+}
+
 TEST_F(ExchangeTest, CapacitiesTakeWhatComes) {
   for (const uint64_t seed : Seeds(40)) {
     SCOPED_TRACE(seed);
