@@ -1,6 +1,7 @@
 """The driver of tests/cuda/fake_driver, as kernels and copies of a trainer would use it: host memory plays the GPU."""
 
 import ctypes
+import math
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
 import numpy as np
@@ -73,26 +74,24 @@ class Gpu:
 
 
 class Tensor:
-    """Stands in for a contiguous CUDA tensor of torch, which a torch without CUDA cannot make. It has what `rails` asks of
-    one."""
+    """Stands in for a CUDA tensor, which a torch without CUDA cannot make. It has what `rails` asks of one."""
 
     is_cuda, is_cpu = True, False
 
-    def __init__(self, memory, shape=None, dtype=None, begin=0, contiguous=True, device=0):
+    def __init__(self, memory, shape=None, begin=0, device=0, copy=None):
+        """`memory`: a rails.DeviceArray, which it keeps. `begin`: bytes. `copy`: returns a contiguous copy; None: this one is."""
         import torch
-        self._memory, self.shape, self._contiguous = memory, tuple(shape or memory.shape), contiguous  # the memory is kept
-        self.dtype = dtype or memory.dtype
-        self._begin, self._size = begin, np.dtype(self.dtype).itemsize
-        self.device = torch.device("cuda", device)
+        self.memory, self.shape, self._begin, self._copy = memory, tuple(memory.shape if shape is None else shape), begin, copy
+        self.dtype, self.device = memory.dtype, torch.device("cuda", device)
 
     def data_ptr(self):
-        return self._memory.address + self._begin
+        return self.memory.address + self._begin
 
     def element_size(self):
-        return self._size
+        return self.dtype.itemsize
 
     def numel(self):
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     def dim(self):
         return len(self.shape)
@@ -101,7 +100,10 @@ class Tensor:
         return self.shape[axis]
 
     def is_contiguous(self):
-        return self._contiguous
+        return self._copy is None
+
+    def contiguous(self):
+        return self if self._copy is None else self._copy()
 
     def is_conj(self):
         return False
@@ -114,12 +116,10 @@ class Tensor:
     resolve_conj = resolve_neg = detach
 
     def view(self, *_):
-        return Tensor(self._memory, (self.numel(),), self.dtype, self._begin)
+        return Tensor(self.memory, (self.numel(),), self._begin, self.device.index, self._copy)
 
     def split(self, counts):
         """Consecutive rows."""
-        parts, begin, row = [], self._begin, self._size * int(np.prod(self.shape[1:]))
-        for count in counts:
-            parts.append(Tensor(self._memory, (count, *self.shape[1:]), self.dtype, begin))
-            begin += count * row
-        return parts
+        row = self.element_size() * math.prod(self.shape[1:])
+        ends = [sum(counts[:number]) for number in range(len(counts))]
+        return [Tensor(self.memory, (count, *self.shape[1:]), self._begin + end * row) for count, end in zip(counts, ends)]

@@ -143,7 +143,7 @@ class CudaChannel:
         """Begins an operation behind what the device's current stream has to do.
 
         Raises:
-            rails.RailsError: an earlier operation has failed, or why this one cannot be submitted.
+            rails.RailsError: an earlier operation has failed, or why this one cannot be submitted, which ends the group.
         """
         _check_outputs(name, receives)
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
@@ -162,8 +162,10 @@ class CudaChannel:
                     earlier.order_before(stream)
             try:
                 work.begin(self._submit(group, sends, receives, tag, stream), spans)
-            except rails.RailsError as error:
-                raise self._over or work.explained(error) from None
+            except rails.RailsError as error:  # the other ranks would take the next operation for this one
+                self.close(work.explained(error))
+                assert self._over is not None
+                raise self._over from None
             self._unfinished.append(work)
             self.begun += 1
         return work
