@@ -38,7 +38,8 @@ class Copier {
   void Settle();
 
  private:
-  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for it.
+  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for
+  // it.
   struct Call {
     Inbox* inbox = nullptr;
     Message::Kind kind = Message::Kind::kStop;

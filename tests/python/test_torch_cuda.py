@@ -172,19 +172,39 @@ def test_wait_lets_the_host_go_on(on_ranks):
     on_ranks(body)
 
 
+def too_many(rank):
+    """Rows for each rank, of which all expect 100; rank 1 sends more to others."""
+    return [101 if rank == 1 and peer != 1 else 100 for peer in range(WORLD)]
+
+
 def test_blocking(on_ranks):
     """With Options(blocking=True) wait() returns when the operation has ended, and raises its error."""
     def body(rank):
         output = rank.zeros(WORLD * 100)
         work = rank.group.alltoall_base(output, rank.tensor(np.full(WORLD * 100, rank.rank, np.int32)), [], [])
         assert work.wait() and work.is_completed() and work.report.seq == 1
-        counts = [101 if rank.rank == 1 and peer != 1 else 100 for peer in range(WORLD)]  # others expect 100
+        counts = too_many(rank.rank)
         work = rank.group.alltoall_base(output, rank.zeros(sum(counts)), [], counts)
         with pytest.raises(rails.RailsError, match="operation 2 on cuda:0, all_to_all_single: "):
             work.wait()
         with pytest.raises(rails.RailsError, match="operation 2 on cuda:0, all_to_all_single: "):
             rank.group.alltoall_base(output, rank.zeros(WORLD * 100), [], []).wait()
     on_ranks(body, blocking=True)
+
+
+def test_futures(on_ranks, monkeypatch):
+    future = torch.futures.Future
+    monkeypatch.setattr(torch.futures, "Future", lambda devices: future())  # devices need CUDA
+
+    def body(rank):
+        output = rank.zeros(WORLD * 100)
+        work = rank.group.alltoall_base(output, rank.zeros(WORLD * 100), [], [])
+        assert work.get_future().wait()[0] is output and work.is_success()
+        counts = too_many(rank.rank)
+        work = rank.group.alltoall_base(rank.zeros(WORLD * 100), rank.zeros(sum(counts)), [], counts)
+        with pytest.raises(rails.RailsError, match="operation 2"):
+            work.get_future().wait()
+    on_ranks(body)
 
 
 def test_errors_are_raised_by_the_next_operation(on_ranks):

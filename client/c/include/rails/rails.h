@@ -180,8 +180,8 @@ typedef struct rails_device_options {
 #define RAILS_DEVICE_OPTIONS_INIT \
   { sizeof(rails_device_options), 0, 0, NULL }
 
-/* `options`: NULL for the defaults. Only groups of `client` can be joined with the device. NOT_FOUND: there is no driver,
- * or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
+/* `options`: NULL for the defaults. Only groups of `client` can be joined with the device. NOT_FOUND: there is no
+ * driver, or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
 RAILS_MUST_USE rails_error *rails_device_open(rails_client *client, const rails_device_options *options,
                                               rails_device **device);
 
