@@ -3,7 +3,6 @@
 The driver reports every access that nothing orders, and each test fails if there is one.
 """
 
-import concurrent.futures
 import gc
 import multiprocessing
 import os

@@ -135,11 +135,12 @@ def test_operations(on_ranks):
     on_ranks(body)
 
 
-def test_operations_that_share_memory_are_serial(on_ranks):
+@pytest.mark.parametrize("length", [20, 500])
+def test_operations_that_share_memory_are_serial(on_ranks, length):
     """No wait() between operations of which each sends what the one before it has received."""
     def body(rank):
-        before = np.arange(WORLD * 500, dtype=np.int32).reshape(WORLD, 500) + 10000 * rank.rank
-        a, b = rank.tensor(before), rank.zeros(WORLD, 500)
+        before = np.arange(WORLD * length, dtype=np.int32).reshape(WORLD, length) + 10000 * rank.rank
+        a, b = rank.tensor(before), rank.zeros(WORLD, length)
         works = [rank.group.alltoall_base(*pair, [], []) for pair in ((b, a), (a, b)) * 2]
         works[-1].wait()
         np.testing.assert_array_equal(rank.values(a), before)
