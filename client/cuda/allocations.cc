@@ -49,6 +49,7 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocations::Allocate(uint64_t len
                         absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
   }
   const auto free = [device = device_, address] {
+    if (!device->owner().IsThis()) return;
     const InContext in(device->driver(), device->context());
     device->driver().cuMemFree_v2(address);
   };

@@ -24,12 +24,15 @@ class DeviceHandle final : public Device {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   absl::StatusOr<std::shared_ptr<Memory>> Allocate(uint64_t length_bytes) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     return allocations_.Allocate(length_bytes);
   }
   absl::StatusOr<std::shared_ptr<Memory>> Import(Address address, uint64_t length_bytes) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     return allocations_.Import(address, length_bytes);
   }
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options, Staging staging) override {
+    if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
     return GroupHandle::Join(client_, device_, std::move(options), staging);
   }
 

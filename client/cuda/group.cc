@@ -31,27 +31,36 @@ absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
 // The caller's reference to a job.
 class JobHandle final : public Job {
  public:
-  JobHandle(std::shared_ptr<Operation> operation, std::shared_ptr<Inbox> inbox)
-      : operation_(std::move(operation)), inbox_(std::move(inbox)) {}
+  JobHandle(const internal::OwnerProcess& owner, std::shared_ptr<Operation> operation, std::shared_ptr<Inbox> inbox)
+      : owner_(owner), operation_(std::move(operation)), inbox_(std::move(inbox)) {}
 
   uint64_t seq() const override { return operation_->seq(); }
-  absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return operation_->Wait(timeout); }
+  absl::StatusOr<JobReport> Wait(absl::Duration timeout) override {
+    if (absl::Status status = owner_.Check(); !status.ok()) return status;
+    return operation_->Wait(timeout);
+  }
   void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) override {
+    if (absl::Status status = owner_.Check(); !status.ok()) return callback(std::move(status));
     operation_->OnDone(std::move(callback));
   }
   std::future<absl::StatusOr<JobReport>> Future() override {
     auto promise = std::make_shared<std::promise<absl::StatusOr<JobReport>>>();
-    operation_->OnDone([promise](absl::StatusOr<JobReport> report) { promise->set_value(std::move(report)); });
+    OnDone([promise](absl::StatusOr<JobReport> report) { promise->set_value(std::move(report)); });
     return promise->get_future();
   }
   absl::Status Cancel() override {
+    if (absl::Status status = owner_.Check(); !status.ok()) return status;
     if (!operation_->ended()) inbox_->Put({.kind = Message::Kind::kCancel, .operation = operation_});
     return absl::OkStatus();
   }
-  absl::Status WaitOn(Stream stream) override { return operation_->WaitOn(stream); }
-  Copies copies() const override { return operation_->copies(); }
+  absl::Status WaitOn(Stream stream) override {
+    absl::Status status = owner_.Check();
+    return status.ok() ? operation_->WaitOn(stream) : status;
+  }
+  Copies copies() const override { return owner_.IsThis() ? operation_->copies() : Copies{}; }
 
  private:
+  const internal::OwnerProcess owner_;
   const std::shared_ptr<Operation> operation_;
   const std::shared_ptr<Inbox> inbox_;
 };
@@ -97,6 +106,7 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
 }
 
 GroupHandle::~GroupHandle() {
+  if (!owner_.IsThis()) worker_.release();  // it would wait for the device
   if (!thread_.running()) return;
   inbox_->Put({.kind = Message::Kind::kStop});
   thread_.Join();
@@ -124,7 +134,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
       !status.ok()) {
     return status;
   }
-  return std::make_shared<JobHandle>(*std::move(operation), inbox_);
+  return std::make_shared<JobHandle>(owner_, *std::move(operation), inbox_);
 }
 
 absl::Status GroupHandle::TakeScratch(Operation& operation) {

@@ -8,20 +8,25 @@
 #include "absl/status/statusor.h"
 #include "client/cuda/driver.h"
 #include "client/cuda/wait_words.h"
+#include "client/src/owner_process.h"
 #include "rails/cuda.h"
 
 namespace rails::cuda {
 
-// Holds the device's primary context. Immutable but for the words; any thread.
+// Holds the device's primary context. Immutable but for the words; any thread. In a forked child the driver does not
+// work, so nothing there may call it, not even to give something back.
 class OpenDevice {
  public:
   static absl::StatusOr<std::shared_ptr<OpenDevice>> Open(const DeviceOptions& options);
   OpenDevice(std::shared_ptr<const Driver> driver, DeviceNumber number, Context context)
       : driver_(std::move(driver)), number_(number), context_(context) {}
-  ~OpenDevice() { driver_->cuDevicePrimaryCtxRelease_v2(number_); }
+  ~OpenDevice() {
+    if (owner_.IsThis()) driver_->cuDevicePrimaryCtxRelease_v2(number_);
+  }
   OpenDevice(const OpenDevice&) = delete;
   OpenDevice& operator=(const OpenDevice&) = delete;
 
+  const internal::OwnerProcess& owner() const { return owner_; }
   const Driver& driver() const { return *driver_; }
   Context context() const { return context_; }
   DeviceNumber number() const { return number_; }
@@ -32,6 +37,7 @@ class OpenDevice {
  private:
   void LookAtCapabilities();
 
+  const internal::OwnerProcess owner_{};
   const std::shared_ptr<const Driver> driver_;
   const DeviceNumber number_;
   const Context context_;

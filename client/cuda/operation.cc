@@ -51,6 +51,7 @@ Operation::Operation(std::shared_ptr<OpenDevice> device, const AllToAllv& exchan
     : flows(std::move(given_flows)), device_(std::move(device)), exchange_(exchange), start_(start), word_(word) {}
 
 Operation::~Operation() {
+  if (!device_->owner().IsThis()) return;
   LetStreamsGo();
   ReturnWord();
   if (start_ == nullptr) return;

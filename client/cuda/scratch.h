@@ -53,6 +53,7 @@ class Scratch {
                           absl::StrCat("gathering ", bytes, " bytes for a rank of this node: ", status.message()));
     }
     return std::make_shared<DeviceMemory>(device_.get(), address, bytes, [device = device_, address] {
+      if (!device->owner().IsThis()) return;
       const InContext in(device->driver(), device->context());
       device->driver().cuMemFree_v2(address);
     });

@@ -63,16 +63,18 @@ def sockets(cluster, rank=0, nodes=2):
     return cluster.nodes[rank % nodes].sockets
 
 
-def run_ranks(cluster, world, body, nodes=2, **options):
-    """Calls body(client, group) for each rank in a thread of its own; rank r is on node r % nodes. Returns the results."""
+def run_ranks(cluster, world, body, nodes=2, driver=None, **options):
+    """Calls body(client, group) for each rank in a thread of its own; rank r is on node r % nodes. Returns the results.
+    `driver`: of the device with which each rank joins; default: without."""
     import rails
     results, failures = [None] * world, []
 
     def run(rank):
         try:
-            with rails.connect(sockets(cluster, rank, nodes)) as client, \
-                    client.join(run_ranks.group, rank, world, **options) as group:
-                results[rank] = body(client, group)
+            with rails.connect(sockets(cluster, rank, nodes)) as client:
+                device = {} if driver is None else {"device": client.open_device(driver=driver)}
+                with client.join(run_ranks.group, rank, world, **device, **options) as group:
+                    results[rank] = body(client, group)
         except BaseException as error:  # raised below
             failures.append(error)
     run_ranks.number += 1

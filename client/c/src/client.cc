@@ -51,6 +51,9 @@ absl::Status Alloc(rails_client* client, uint64_t length_bytes, const rails_segm
 absl::StatusOr<std::unique_ptr<Group>> JoinWith(rails_client& client, const rails_group_options& read,
                                                 GroupOptions options) {
   if (read.device == nullptr) return client.client->JoinGroup(std::move(options));
+  if (read.device->client.owner_before(client.ends) || client.ends.owner_before(read.device->client)) {
+    return absl::InvalidArgumentError("options->device was opened with another client: open it with this one");
+  }
   cuda::Staging staging;
   if (read.piece_bytes != 0) staging.piece_bytes = read.piece_bytes;
   if (read.pieces != 0) staging.pieces = read.pieces;

@@ -18,7 +18,7 @@ absl::Status OpenDevice(rails_client* client, const rails_device_options* given,
   options.driver = Text(read->driver, options.driver.c_str());
   absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(*client->client, std::move(options));
   if (!opened.ok()) return opened.status();
-  *device = new rails_device{*std::move(opened)};
+  *device = new rails_device{*std::move(opened), client->ends};
   return absl::OkStatus();
 }
 

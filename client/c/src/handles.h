@@ -37,6 +37,7 @@ struct rails_segment {
 
 struct rails_device {
   std::shared_ptr<rails::cuda::Device> device;
+  std::weak_ptr<rails::c::EndSignal> client;  // that of the client which has opened it
 };
 
 struct rails_group {

@@ -11,7 +11,8 @@
 // through pinned memory that the library shares with the daemon: the GPU copies a piece there, the rails carry it, the
 // GPU of the receiver copies it to its place. The pieces of a job overlap. docs/cuda.md tells what this costs.
 //
-// All classes are safe to use from several threads. A forked child must not use them. The calls work with the primary
+// All classes are safe to use from several threads. In a forked child calls fail with FAILED_PRECONDITION, and dropping
+// an object has no effect. The calls work with the primary
 // context of the device, which the CUDA runtime and PyTorch use too, and leave the thread's current context as it was.
 #ifndef RAILS_CUDA_H_
 #define RAILS_CUDA_H_

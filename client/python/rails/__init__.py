@@ -13,6 +13,9 @@ Memory. `Client.empty()` returns a NumPy array in memory that the daemon maps: w
 received there. `torch.from_dlpack()` makes a tensor of it without a copy. Its views, slices and tensors may be given to
 every call that takes memory; the memory lives as long as one of them.
 
+GPUs. A group that is joined with a `Client.open_device()` also takes arrays of that GPU, of CuPy, Numba, torch or
+`Device.empty()`, and its jobs are ordered with streams.
+
 Units. Times are seconds. Counts are rows: entries of the array's first axis. A row of a one-dimensional array is one
 element, and of one of bytes one byte. Lengths in reports are bytes.
 
@@ -29,6 +32,7 @@ their memory is shared with the parent, and the child may `connect()` anew. Clie
 from rails._library import version
 from rails.buffer import Buffer
 from rails.client import Client, connect
+from rails.device import Device, DeviceArray
 from rails.errors import (AbortedError, AlreadyExistsError, CancelledError, Code, DeadlineExceededError,
                           FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError, RailsError,
                           ResourceExhaustedError, UnavailableError, UnfinishedError)
@@ -38,5 +42,5 @@ from rails.work import Report, Work
 __version__ = version()
 
 __all__ = ["AbortedError", "AlreadyExistsError", "Buffer", "CancelledError", "Client", "Code", "DeadlineExceededError",
-           "FailedPreconditionError", "Group", "InvalidArgumentError", "NotFoundError", "PermissionDeniedError", "Prepared",
+           "Device", "DeviceArray", "FailedPreconditionError", "Group", "InvalidArgumentError", "NotFoundError", "PermissionDeniedError", "Prepared",
            "RailsError", "Report", "ResourceExhaustedError", "Rows", "UnavailableError", "UnfinishedError", "Work", "connect"]

@@ -18,6 +18,7 @@ SONAME = "librails.so.0"
 FOREVER = (1 << 63) - 1
 HUGE_PAGES = 1  # RAILS_SEGMENT_HUGE_PAGES
 CAPACITIES = 1  # RAILS_JOB_CAPACITIES
+ON_STREAM = 2  # RAILS_JOB_ON_STREAM
 RECOVERIES = {"fail": 1, "wait": 2, "degrade": 3}
 
 _Result = TypeVar("_Result")
@@ -38,15 +39,20 @@ class SegmentOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("flags", c_uint64), ("name", c_char_p), ("timeout_ns", c_int64)]
 
 
+class DeviceOptions(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("reserved", c_int32), ("driver", c_char_p)]
+
+
 class GroupOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("join_key", c_char_p), ("world_size", c_uint32),
                 ("rank", c_uint32), ("timeout_ns", c_int64), ("recovery", c_int32), ("reserved", c_int32),
-                ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64)]
+                ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64), ("device", c_void_p), ("piece_bytes", c_uint64),
+                ("pieces", c_uint32), ("reserved2", c_uint32)]
 
 
 class JobOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tag", c_uint64), ("timeout_ns", c_int64), ("submit_timeout_ns", c_int64),
-                ("flags", c_uint64), ("vote", c_uint64)]
+                ("flags", c_uint64), ("vote", c_uint64), ("stream", c_void_p)]
 
 
 class Buffers(ctypes.Structure):
@@ -83,6 +89,9 @@ _CALLS = {
     "rails_reconnect": [c_void_p],
     "rails_client_fd": [c_void_p, POINTER(c_int32)],
     "rails_segment_alloc": [c_void_p, c_uint64, POINTER(SegmentOptions), POINTER(c_void_p)],
+    "rails_device_open": [c_void_p, POINTER(DeviceOptions), POINTER(c_void_p)],
+    "rails_device_alloc": [c_void_p, c_uint64, POINTER(c_void_p)],
+    "rails_device_import": [c_void_p, c_uint64, c_uint64, POINTER(c_void_p)],
     "rails_join": [c_void_p, POINTER(GroupOptions), POINTER(c_void_p)],
     "rails_leave": [c_void_p],
     "rails_all_to_all_v": [c_void_p, POINTER(Buffers), POINTER(JobOptions), POINTER(c_void_p)],
@@ -91,6 +100,7 @@ _CALLS = {
     "rails_submit_prepared": [c_void_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(JobOptions), POINTER(c_void_p)],
     "rails_job_wait": [c_void_p, c_int64, POINTER(c_int32)],
     "rails_job_test": [c_void_p, POINTER(c_int32)],
+    "rails_job_wait_on": [c_void_p, c_void_p],
     "rails_job_cancel": [c_void_p],
     "rails_job_report": [c_void_p, POINTER(Report)],
 }
@@ -103,6 +113,10 @@ _OTHERS = {
     "rails_node": (c_char_p, [c_void_p]),
     "rails_segment_data": (c_void_p, [c_void_p]),
     "rails_segment_free": (None, [c_void_p]),
+    "rails_device_name": (c_char_p, [c_void_p]),
+    "rails_device_blocks": (c_char_p, [c_void_p]),
+    "rails_device_address": (c_uint64, [c_void_p]),
+    "rails_device_free": (None, [c_void_p]),
     "rails_group_node": (c_char_p, [c_void_p, c_uint32]),
     "rails_group_free": (None, [c_void_p]),
     "rails_prepared_free": (None, [c_void_p]),

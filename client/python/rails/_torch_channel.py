@@ -33,7 +33,7 @@ def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Its memory is its values, one after the other."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
@@ -41,7 +41,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
     node copy at the same time."""
-    if _is_plain(target) and _is_plain(source) and target.numel():
+    if is_plain(target) and is_plain(source) and target.numel():
         # The stride of an axis of length 1 says nothing.
         target, source = (tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (target, source))
         np.copyto(target.numpy(), source.numpy())
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
         return list(self.by_rank.values()) if self.whole is None else [self.whole]
 
 
-def _by_rank(parts: Parts) -> dict[int, torch.Tensor]:
+def tensors_by_rank(parts: Parts) -> dict[int, torch.Tensor]:
     """A new dict of its tensors by rank."""
     return dict(parts.by_rank if parts.whole is None or parts.rows is None else enumerate(parts.whole.split(parts.rows)))
 
@@ -131,7 +131,7 @@ class _Staging:
 
     def _flows(self, own: int | None, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
         """By rank, shared tensors that go to it, and that come from it. `own`: this rank, if it copies its own part."""
-        out, into = _by_rank(sends), _by_rank(receives)
+        out, into = tensors_by_rank(sends), tensors_by_rank(receives)
         # Sizes that differ fail the operation at every rank: the daemon must see them.
         if own is not None and own in out and out[own].numel() == into[own].numel() and out[own].dtype == into[own].dtype:
             self._own = into.pop(own), out.pop(own)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rails._ends import Ends
 from rails._library import RECOVERIES, ClientOptions, GroupOptions, Handle, interruptible, lib, nanoseconds
 from rails._memory import Memory
+from rails.device import Device, KeptArrays, open_device
 from rails.errors import FailedPreconditionError, InvalidArgumentError
 from rails.group import Group
 
@@ -134,8 +135,12 @@ class Client:
         return True
 
     def join(self, name: str, rank: int, world_size: int, *, key: str = "", timeout: float = 120.0,
-             recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None) -> Group:
+             recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None,
+             device: Device | None = None, piece_bytes: int | None = None, pieces: int | None = None) -> Group:
         """Joins a group, and returns when all its ranks have.
+
+        With a device, an error of one job ends the group at every rank, recovery "degrade" and `Group.prepare()` are
+        refused, and `vote` must be 0.
 
         Args:
             name: the group's name, equal on all ranks, like all arguments but `rank`.
@@ -148,6 +153,10 @@ class Client:
                 ranks that were lost.
             wait_limit: with "wait", seconds to wait for a silent daemon. Required there.
             restart_limit: with "wait", seconds to wait for a new daemon. Default: 120; 0: jobs do not survive their daemon.
+            device: jobs may use the memory of this device, made by `open_device()` of this client. On all ranks or on none.
+            piece_bytes: with a device, bytes that a rank copies at once. Default: 16 MiB.
+            pieces: with a device, how many of them are under way. The group pins twice this many times `piece_bytes` of the
+                node's memory. Default: 4.
 
         Raises:
             DeadlineExceededError: ranks are missing; the text names them.
@@ -162,19 +171,35 @@ class Client:
         for argument, text in (("name", name), ("key", key)):
             if "\0" in text:
                 raise InvalidArgumentError(f"{argument}: {text!r} has a zero byte")
+        _check_device(self, device, piece_bytes, pieces)
         handle = self._open_handle()
         options = GroupOptions(ctypes.sizeof(GroupOptions), name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
-                               -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"))
+                               -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"),
+                               device and device._handle.pointer, piece_bytes or 0, pieces or 0)
+        kept = None if device is None else KeptArrays()
 
         def call() -> Handle:
             pointer = ctypes.c_void_p()
             lib.rails_join(handle, ctypes.byref(options), ctypes.byref(pointer))
-            return Handle(pointer, lib.rails_group_free)
+            return Handle(pointer, lib.rails_group_free if kept is None else kept.free_group)
         try:
-            return Group(self, interruptible(call), name, rank, world_size)
+            return Group(self, interruptible(call), name, rank, world_size, device, kept)
         finally:
             del handle  # a traceback must not keep it
+
+    def open_device(self, ordinal: int = 0, *, driver: str = "libcuda.so.1") -> Device:
+        """Opens an NVIDIA GPU, for `join(device=...)`.
+
+        Args:
+            ordinal: as for `cudaSetDevice()` and `torch.device("cuda", ordinal)`.
+            driver: the driver's library.
+
+        Raises:
+            NotFoundError: there is no driver, or no such device.
+            UnavailableError: the driver does not start.
+        """
+        return open_device(self, self._open_handle(), ordinal, driver)
 
     def _prepare_await(self) -> None:
         """Before a job is submitted, which can be awaited if it is in an event loop."""
@@ -188,6 +213,18 @@ class Client:
         if handle is None:
             raise FailedPreconditionError("this client is closed")
         return handle
+
+
+def _check_device(client: Client, device: Device | None, piece_bytes: int | None, pieces: int | None) -> None:
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(f"device is a {type(device).__name__}; it must be one of Client.open_device()")
+    if device is not None and device._client is not client:
+        raise InvalidArgumentError("device was opened with another client: open it with this one")
+    for argument, value, bits in (("piece_bytes", piece_bytes, 64), ("pieces", pieces, 32)):
+        if value is not None and device is None:
+            raise InvalidArgumentError(f"{argument} is {value}, and there is no device")
+        if value is not None and not 0 < value < 1 << bits:
+            raise InvalidArgumentError(f"{argument} is {value}")
 
 
 def _close(ends: Ends, pointer: int) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rails._library import CAPACITIES, Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
+from rails._library import CAPACITIES, ON_STREAM, Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
 from rails._memory import Place
+from rails.device import Device, KeptArrays, is_on_device, stream_number
 from rails.errors import InvalidArgumentError
 from rails.work import Work
 
@@ -41,8 +42,11 @@ class Group:
     and may end in any order: wait for a job before submitting another that uses its results or its memory.
     """
 
-    def __init__(self, client: Client, handle: Handle, name: str, rank: int, world_size: int):
+    def __init__(self, client: Client, handle: Handle, name: str, rank: int, world_size: int, device: Device | None = None,
+                 kept: KeptArrays | None = None):
         self._client, self._handle = client, handle
+        self.device = device  # whose memory jobs may use; None: they use memory of `Client.empty()` only
+        self._kept = kept  # None without a device
         self.name, self.rank, self.world_size = name, rank, world_size
         self._lengths = ctypes.c_uint64 * world_size  # bytes to or from each rank
 
@@ -62,8 +66,11 @@ class Group:
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], *,
                      tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
-                     capacities: bool = False, vote: int = 0) -> Work:
+                     capacities: bool = False, vote: int = 0, stream: Any = None) -> Work:
         """Submits this rank's part of the group's next job: consecutive rows of an array to each rank, and from each.
+
+        In a group with a device, arrays may also be on that device: of `Device.empty()`, torch, or another object with
+        `__cuda_array_interface__`, whose own stream is not looked at. The group keeps them until the job has ended.
 
         Args:
             send: array of shape (at least the sum of `send_counts`, ...): rows for rank 0, then those for rank 1, and so
@@ -78,6 +85,9 @@ class Group:
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
                 are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
             vote: any number; `Report.highest_vote` is the highest that a rank gave with this job.
+            stream: in a group with a device, the stream that writes what is sent, or uses what is received: of torch or
+                CuPy, an object with `__cuda_stream__`, or the number of a CUstream. The job begins when the stream has come
+                to this call. None: the bytes are ready, as after waiting for the device. See `Work.wait_on()` for later work.
 
         Raises:
             InvalidArgumentError: names the argument and its value. Nothing has changed.
@@ -88,10 +98,12 @@ class Group:
         source, into = self._rows(receive, receive_counts, "receive")
         buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
                           source.offset, into)
-        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities, vote)
+        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities, vote,
+                            stream=stream, arrays=(send, receive))
 
     def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
-                          submit_timeout: float | None = None, capacities: bool = False, vote: int = 0) -> Work:
+                          submit_timeout: float | None = None, capacities: bool = False, vote: int = 0,
+                          stream: Any = None) -> Work:
         """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
 
         Tokens go to the ranks of their experts straight from where they are:
@@ -101,9 +113,12 @@ class Group:
             sends: by rank the arrays and `Rows` that go to it, in this order. Ranks that are left out get nothing.
             receives: by rank the arrays for what comes from it. They may be cut in another way than the sender's; the
                 bytes of both must be equal. With `capacities` they may be more, 16,384 ranges at most.
+
+        On a device each run of neighbouring rows is a copy of its own: sort scattered rows there, and send the result.
         """
         layout = _Layout(self, sends, receives)
-        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities, vote)
+        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities, vote,
+                            stream=stream, arrays=layout.arrays)
 
     def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
         """Has the daemon check and keep arrays that many jobs use, so that a job costs nothing by array.
@@ -138,7 +153,7 @@ class Group:
 
     def _rows(self, array: Any, counts: Sequence[int], name: str) -> tuple[Place, _Bytes]:
         """Where an array lies, and the bytes of its rows for each rank."""
-        place = array if isinstance(array, Place) else self._client._memory.place(array, name)
+        place = array if isinstance(array, Place) else self._place(array, name)
         listed, row = _integers(counts, f"{name}_counts"), place.row
         sizes = [count * row for count in listed]
         if len(sizes) != self.world_size:
@@ -150,13 +165,34 @@ class Group:
                                        f"{name} has {place.length}")
         return place, self._lengths(*sizes)
 
+    def _place(self, array: Any, name: str) -> Place:
+        """Where an array lies, in shared memory or on the device."""
+        if self.device is not None and is_on_device(array):
+            return self.device.place(array, name)
+        try:
+            return self._client._memory.place(array, name)
+        except Exception:
+            if not is_on_device(array):
+                raise
+            raise InvalidArgumentError(f"{name} is in the memory of a GPU, and the group {self.name} was joined without a device: "
+                                       "join it with device=client.open_device()") from None
+
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
-                capacities: bool, vote: int, handle: Handle | None = None) -> Work:
+                capacities: bool, vote: int, handle: Handle | None = None, stream: Any = None, arrays: Any = None) -> Work:
         self._client._prepare_await()
-        options, pointer = _options(tag, timeout, submit_timeout, capacities, vote), ctypes.c_void_p()
+        number = None if stream is None else self._stream(stream)
+        options, pointer = _options(tag, timeout, submit_timeout, capacities, vote, number), ctypes.c_void_p()
         awaitable = self._client._ends.opened  # before the library looks
         call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
-        return Work(self, Handle(pointer, lib.rails_job_free), awaitable)
+        job = Handle(pointer, lib.rails_job_free)
+        if self._kept is not None:
+            self._kept.add(job, arrays)
+        return Work(self, job, awaitable)
+
+    def _stream(self, stream: Any) -> int:
+        if self.device is None:
+            raise InvalidArgumentError(f"stream is given, and the group {self.name} was joined without a device")
+        return stream_number(stream)
 
 
 class Prepared:
@@ -201,13 +237,14 @@ class Prepared:
 
 
 @functools.lru_cache(maxsize=64)
-def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool, vote: int) -> JobOptions:
+def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool, vote: int,
+             stream: int | None) -> JobOptions:
     """The options as the library takes them. It reads them only."""
     for name, value in (("tag", tag), ("vote", vote)):
         if not 0 <= value < 1 << 64:
             raise InvalidArgumentError(f"{name} is {value}; it must fit into 64 bits")
     return JobOptions(ctypes.sizeof(JobOptions), tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
-                      CAPACITIES if capacities else 0, vote)
+                      (CAPACITIES if capacities else 0) | (0 if stream is None else ON_STREAM), vote, stream or 0)
 
 
 def _integers(counts: Any, name: str) -> list[int]:
@@ -223,6 +260,7 @@ class _Layout:
 
     def __init__(self, group: Group, sends: Flows, receives: Flows):
         self._kept: list[Any] = []
+        self.arrays: list[Any] = []  # all that are given
         out, self.send_rows = self._flows(group, sends, "sends")
         into, self.receive_rows = self._flows(group, receives, "receives")
         self.layout = Layout(ctypes.sizeof(Layout), out, len(out), into, len(into))
@@ -239,7 +277,8 @@ class _Layout:
             parts, sizes = [], set()
             for item in arrays:
                 array, indices = item if isinstance(item, Rows) else (item, None)
-                place = group._client._memory.place(array, f"{name}[{rank}]")
+                place = group._place(array, f"{name}[{rank}]")
+                self.arrays.append(array)
                 sizes.add(place.row)
                 if place.segment or indices is not None:
                     parts.append(_ranges(place, indices, f"{name}[{rank}]"))

@@ -10,6 +10,10 @@ A group has all_to_all_single, all_to_all, all_gather, all_gather_into_tensor, b
 type in the memory of the processor. Tensors of `rails.torch.empty()` are sent from where they are and received where they are; others
 are copied once, through memory that the group keeps. Operations of a group are serial in effect: one begins when the one
 before it has ended. Errors are those of `rails`; `rails.errors.RailsError` also names the ranks and the node.
+
+Tensors of a GPU may be given to the collectives, but not to barrier, send and recv. An operation begins when the current
+stream of the GPU has come to it. `wait()` makes the current stream wait for the output, and returns at once; then an
+error that comes later is raised by the next operation on the GPU.
 """
 
 from __future__ import annotations
@@ -30,8 +34,10 @@ import torch.distributed as dist
 
 import rails
 from rails._torch_channel import Channel, Parts, Pool, Work, tensor_of
+from rails._torch_cuda import CudaChannel, CudaWork
 
 _clients: dict[tuple[int, str | None], rails.Client] = {}  # by process, because a forked child needs its own
+_gpus: dict[tuple[rails.Client, int, str], rails.Device] = {}
 
 
 @dataclasses.dataclass
@@ -42,6 +48,10 @@ class Options:
     recovery: str = "fail"  # this and the following: as of `rails.Client.join()`
     wait_limit: float | None = None
     restart_limit: float | None = None
+    blocking: bool = False  # `wait()` for an operation on a GPU: the calling thread waits, and errors are raised there
+    piece_bytes: int | None = None  # this and the next: as of `rails.Client.join()`, for operations on a GPU
+    pieces: int | None = None
+    driver: str = "libcuda.so.1"
 
 
 def client(socket_dir: str | None = None) -> rails.Client:
@@ -83,12 +93,13 @@ class ProcessGroup(dist.ProcessGroup):
             store.set("rails", f"{secrets.token_hex(8)} {secrets.token_hex(16)}")
         nonce, key = store.get("rails").decode().split()
         # No methods: what this object keeps must not keep this object, because the groups are left when it is gone.
-        self._join = functools.partial(_join, shared, f"torch {nonce}", key, self._timeout)
+        self._join = functools.partial(_join, shared, f"torch {nonce}", key, self._timeout)  # options, suffix, rank, size
         self._options = options
         self._pairs: dict[tuple[int, int], Channel] = {}  # by source and destination
         self._aborted: rails.CancelledError | None = None
         self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._timeout)
         self._channel.open()
+        self._cuda = CudaChannel(functools.partial(_join_gpu, self._join, options, rank, size), self._timeout, options.blocking)
 
     @property
     def group_name(self) -> str:
@@ -140,7 +151,7 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Ends all operations of the group at every rank, and leaves it. Waits at most 10 s for the daemon."""
         self._aborted = rails.CancelledError(f"this rank has aborted the group {self._name}")
-        for channel in (self._channel, *list(self._pairs.values())):
+        for channel in (self._channel, self._cuda, *list(self._pairs.values())):
             channel.close(self._aborted)
 
     shutdown = abort
@@ -156,7 +167,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self) -> int:
         """How many operations other than send and recv have begun."""
-        return self._channel.begun
+        return self._channel.begun + self._cuda.begun
 
     def _counts(self, tensor: torch.Tensor, splits: Sequence[int], name: str) -> list[int]:
         """Rows of a tensor for each rank."""
@@ -171,13 +182,15 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"{name}_split_sizes {list(splits)} are not {ranks} counts that add up to {length} rows")
         return list(splits)
 
-    def _begin(self, name: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts) -> Work:
+    def _begin(self, name: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts) -> Work | CudaWork:
         """Begins an operation of all ranks."""
-        _check_devices(sends, receives)
+        gpu = _gpu_of(name, sends, receives)
         tag = 0
         if self._detail:  # the daemons compare tags
             name += "".join(sorted({f" of {tensor.dtype}" for tensor in (*sends.tensors, *outputs)}))
             tag = zlib.crc32(name.encode())
+        if gpu is not None:
+            return self._cuda.begin(name, outputs, sends, receives, tag, gpu)
         return self._channel.begin(Work(name, outputs, sends, receives, tag))
 
     def _begin_pair(self, name: str, peer: int, source: int, destination: int, tag: int, outputs: list[torch.Tensor],
@@ -185,7 +198,9 @@ class ProcessGroup(dist.ProcessGroup):
         """Begins a send or recv: a job of a group of two, the source and the destination."""
         if not 0 <= peer < self.size() or peer == self.rank():
             raise ValueError(f"{name}: it must be another one of the {self.size()} ranks of the group, and this is {self.rank()}")
-        _check_devices(sends, receives)
+        gpu = _gpu_of(name, sends, receives)
+        if gpu is not None:
+            raise ValueError(f"{name}: a tensor on {gpu}; the backend rails sends and receives tensors on cpu, or use all_to_all")
         pair = source, destination
         channel = self._pairs.get(pair)
         if channel is None:
@@ -200,9 +215,20 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _join(shared: rails.Client, name: str, key: str, timeout: float, options: Options, suffix: str, rank: int,
-          size: int) -> rails.Group:
+          size: int, **gpu: Any) -> rails.Group:
     return shared.join(name + suffix, rank, size, key=key, timeout=timeout, recovery=options.recovery,
-                       wait_limit=options.wait_limit, restart_limit=options.restart_limit)
+                       wait_limit=options.wait_limit, restart_limit=options.restart_limit, **gpu)
+
+
+def _join_gpu(join: Callable[..., rails.Group], options: Options, rank: int, size: int, device: torch.device) -> rails.Group:
+    """Joins the group for tensors of a GPU."""
+    if options.recovery == "degrade":
+        raise rails.InvalidArgumentError("Options(recovery='degrade'): a group on GPUs cannot lose ranks; use 'fail' or 'wait'")
+    place = client(options.socket_dir), device.index, options.driver
+    gpu = _gpus.get(place)
+    if gpu is None:  # kept: the driver gives the memory of its waits back at the exit only
+        gpu = _gpus.setdefault(place, place[0].open_device(device.index, driver=options.driver))
+    return join(options, " cuda", rank, size, device=gpu, piece_bytes=options.piece_bytes, pieces=options.pieces)
 
 
 def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -> Parts:
@@ -210,11 +236,17 @@ def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -
     return Parts(dict(enumerate(tensors)), whole)
 
 
-def _check_devices(*all_parts: Parts) -> None:
-    for parts in all_parts:
-        for tensor in parts.tensors:
-            if not tensor.is_cpu:
-                raise ValueError(f"a tensor on {tensor.device}: the backend rails takes tensors on cpu")
+def _gpu_of(name: str, sends: Parts, receives: Parts) -> torch.device | None:
+    """The GPU on which the tensors are. None: they are in the processor's memory."""
+    if all(tensor.is_cpu for parts in (sends, receives) for tensor in parts.tensors):
+        return None
+    devices = {str(tensor.device): tensor for parts in (sends, receives) for tensor in parts.tensors}
+    for place, tensor in devices.items():
+        if not tensor.is_cpu and not tensor.is_cuda:
+            raise ValueError(f"{name}: a tensor on {place}; the backend rails takes tensors on cpu and cuda")
+    if len(devices) > 1:
+        raise ValueError(f"{name}: tensors on {' and '.join(sorted(devices))} in one operation; all must be on one device")
+    return next(iter(devices.values())).device
 
 
 def _refuse(operation: str) -> Callable[..., NoReturn]:
@@ -233,5 +265,5 @@ def _create(given: Any, options: Options | None) -> ProcessGroup:
     return ProcessGroup(given.store, given.group_rank, given.group_size, given.timeout, options or Options(), given.group_id)
 
 
-_devices = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}  # torch 2
+_devices = {"devices": ["cpu", "cuda"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}  # torch 2
 dist.Backend.register_backend("rails", _create, extended_api=True, **_devices)

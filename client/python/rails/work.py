@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generator, NamedTuple
 
 from rails import _library
 from rails._library import Handle, interruptible, lib, nanoseconds
+from rails.device import stream_number
 from rails.errors import RailsError, UnfinishedError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Work:
         except RailsError:
             if not done.value:
                 raise
+        if done.value and self._group._kept is not None:
+            self._group._kept.prune()
         return bool(done.value)
 
     def wait(self, timeout: float | None = None) -> Report:
@@ -90,11 +93,30 @@ class Work:
     def _end(self, timeout: float | None) -> None:
         """wait() without the report."""
         limit = math.inf if timeout is None else timeout
-        ended = self._wait_once(min(limit, _FIRST_WAIT))
-        if not ended and limit > _FIRST_WAIT:
-            ended = interruptible(lambda: self._wait_once(limit - _FIRST_WAIT))
+        try:
+            ended = self._wait_once(min(limit, _FIRST_WAIT))
+            if not ended and limit > _FIRST_WAIT:
+                ended = interruptible(lambda: self._wait_once(limit - _FIRST_WAIT))
+        finally:
+            if self._group._kept is not None:
+                self._group._kept.prune()
         if not ended:
             raise UnfinishedError(f"the job has not ended within {timeout} s; it goes on")
+
+    def wait_on(self, stream: Any) -> None:
+        """In a group with a device: makes later work on a stream wait until the job has ended, well or not. Received bytes
+        are then in place, and sent ones may be overwritten. Returns at once, unless `Device.blocks` says why not.
+
+        Meanwhile the stream stands still, so a call that waits for the whole device waits for the job.
+
+        Args:
+            stream: as of `Group.all_to_all_v()`, any of the device.
+
+        Raises:
+            RailsError: the job has failed already. `wait()` raises a later error.
+        """
+        number = stream_number(stream)
+        lib.rails_job_wait_on(self._handle, number)
 
     def __await__(self) -> Generator[Any, None, Report]:
         if not self.done():

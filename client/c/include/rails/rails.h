@@ -169,7 +169,7 @@ void rails_segment_free(rails_segment *segment);
 
 /* An NVIDIA GPU of this process: its memory can be sent and received by groups that are joined with it. The library
  * loads the driver when the first device is opened. Calls work with the device's primary context, which the CUDA
- * runtime uses too, and leave the thread's current context as it was. A forked child must not use a device. */
+ * runtime uses too, and leave the thread's current context as it was. */
 typedef struct rails_device rails_device;
 
 typedef struct rails_device_options {
@@ -181,8 +181,8 @@ typedef struct rails_device_options {
 #define RAILS_DEVICE_OPTIONS_INIT \
   { sizeof(rails_device_options), 0, 0, NULL }
 
-/* `options`: NULL for the defaults. `client` must be closed after the device is freed. NOT_FOUND: there is no driver,
- * or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
+/* `options`: NULL for the defaults. Only groups of `client` can be joined with the device. NOT_FOUND: there is no
+ * driver, or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
 RAILS_MUST_USE rails_error *rails_device_open(rails_client *client, const rails_device_options *options,
                                               rails_device **device);
 

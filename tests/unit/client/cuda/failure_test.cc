@@ -1,9 +1,12 @@
 // Failures of a group on device memory: of a job, the driver, the device, its caller.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -320,6 +323,42 @@ TEST_F(CudaFailureTest, MemoryIsRegisteredOnceAndNotForItsSuccessor) {
   EXPECT_EQ(fakeCalls("cuMemGetHandleForAddressRange"), before + 1);
   fakeFail("cuMemGetHandleForAddressRange", 1, 801);
   EXPECT_THAT((*rank.device->Allocate(10000))->staged_because(), HasSubstr("cuMemGetHandleForAddressRange failed"));
+}
+
+// The exit status of a child is the number of calls that were not refused. A child that hangs is killed.
+TEST_F(CudaFailureTest, AForkedChildIsRefusedAndGivesNothingBack) {
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  auto memory = *rank.device->Allocate(100);
+  cluster.Hold(true);
+  auto job = *rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit);
+  const FakeLive live = fakeLive();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    absl::Status told;
+    job->OnDone([&](const absl::StatusOr<rails::JobReport>& report) { told = report.status(); });
+    int others = 0;
+    for (const absl::Status& status :
+         {job->Wait(absl::InfiniteDuration()).status(), told, job->Future().get().status(), job->Cancel(),
+          job->WaitOn(rank.stream), rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit).status(),
+          rank.group->Leave(), rank.device->Allocate(1).status(), rank.device->Import(memory->address(), 1).status(),
+          rank.device->JoinGroup({.name = "g", .world_size = 1}).status()}) {
+      others += !absl::IsFailedPrecondition(status);
+    }
+    memory = nullptr;
+    job = nullptr;
+    rank.group = nullptr;
+    rank.device = nullptr;
+    _exit(others);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  cluster.Hold(false);
+  EXPECT_TRUE(EndOf(*job).ok());
+  EXPECT_EQ(fakeLive().allocations, live.allocations);
 }
 
 // Without waits of streams, WaitOn() waits itself.
