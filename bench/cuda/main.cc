@@ -113,8 +113,8 @@ int main(int argc, char** argv) {
   app.add_option("--turns", options.turns, "jobs whose bytes are checked");
   app.add_option("--seed", options.seed, "of the bytes");
   app.add_option("--rounds", rounds, "rounds of measurements");
-  app.add_option("--piece-bytes", options.staging.piece_bytes, "Staging::piece_bytes");
-  app.add_option("--pieces", options.staging.pieces, "Staging::pieces");
+  app.add_option("--slice-bytes", options.staging.slice_bytes, "Staging::slice_bytes");
+  app.add_option("--slices", options.staging.slices, "Staging::slices");
   app.add_option("--local-copies", options.staging.local_copies, "Staging::local_copies");
   app.add_option("SOCKET_DIR", options.socket_dirs, "of the daemons")->required();
   CLI11_PARSE(app, argc, argv);

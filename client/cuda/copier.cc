@@ -6,8 +6,8 @@
 namespace rails::cuda {
 
 absl::StatusOr<std::unique_ptr<Copier>> Copier::Make(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox,
-                                                     uint32_t slots) {
-  std::unique_ptr<Copier> copier(new Copier(std::move(device), std::move(inbox), slots));
+                                                     uint32_t buffers) {
+  std::unique_ptr<Copier> copier(new Copier(std::move(device), std::move(inbox), buffers));
   for (Stream* stream : {&copier->out_, &copier->in_}) {
     const absl::Status status =
         copier->driver_.Check(copier->driver_.cuStreamCreate(stream, kStreamNonBlocking), "cuStreamCreate");
@@ -16,11 +16,11 @@ absl::StatusOr<std::unique_ptr<Copier>> Copier::Make(std::shared_ptr<OpenDevice>
   return copier;
 }
 
-Copier::Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t slots)
-    : device_(std::move(device)), driver_(device_->driver()), inbox_(std::move(inbox)), outs_(slots), ins_(slots) {
-  for (uint32_t slot = 0; slot < slots; ++slot) {
-    outs_[slot] = {inbox_.get(), Message::Kind::kCopiedOut, slot};
-    ins_[slot] = {inbox_.get(), Message::Kind::kCopiedIn, slot};
+Copier::Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t buffers)
+    : device_(std::move(device)), driver_(device_->driver()), inbox_(std::move(inbox)), outs_(buffers), ins_(buffers) {
+  for (uint32_t buffer = 0; buffer < buffers; ++buffer) {
+    outs_[buffer] = {inbox_.get(), Message::Kind::kCopiedOut, buffer};
+    ins_[buffer] = {inbox_.get(), Message::Kind::kCopiedIn, buffer};
   }
 }
 
@@ -38,9 +38,9 @@ absl::Status Copier::Begin(Event start) {
 
 absl::Status Copier::Own(const std::vector<Copy>& copies) { return Run(in_, copies, nullptr); }
 
-absl::Status Copier::Out(uint32_t slot, const std::vector<Copy>& copies) { return Run(out_, copies, &outs_[slot]); }
+absl::Status Copier::Out(uint32_t buffer, const std::vector<Copy>& copies) { return Run(out_, copies, &outs_[buffer]); }
 
-absl::Status Copier::In(uint32_t slot, const std::vector<Copy>& copies) { return Run(in_, copies, &ins_[slot]); }
+absl::Status Copier::In(uint32_t buffer, const std::vector<Copy>& copies) { return Run(in_, copies, &ins_[buffer]); }
 
 absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* call) {
   for (const Copy& copy : copies) {
@@ -51,7 +51,7 @@ absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* c
   if (call == nullptr) return absl::OkStatus();
   const auto tell = [](void* argument) {
     const Call& told = *static_cast<Call*>(argument);
-    told.inbox->Put({.kind = told.kind, .slot = told.slot});
+    told.inbox->Put({.kind = told.kind, .buffer = told.buffer});
   };
   return driver_.Check(driver_.cuLaunchHostFunc(stream, tell, call), "cuLaunchHostFunc");
 }

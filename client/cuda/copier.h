@@ -18,7 +18,7 @@ namespace rails::cuda {
 class Copier {
  public:
   static absl::StatusOr<std::unique_ptr<Copier>> Make(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox,
-                                                      uint32_t slots);
+                                                      uint32_t buffers);
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
@@ -28,10 +28,10 @@ class Copier {
   absl::Status Begin(Event start);
   // Copies the bytes that a rank sends to itself.
   absl::Status Own(const std::vector<Copy>& copies);
-  // Copies into the memory of a slot, or out of it. The inbox gets kCopiedOut or kCopiedIn of the slot when these
+  // Copies into the memory of a buffer, or out of it. The inbox gets kCopiedOut or kCopiedIn of the buffer when these
   // copies and all earlier ones of that direction are done; never if the device fails.
-  absl::Status Out(uint32_t slot, const std::vector<Copy>& copies);
-  absl::Status In(uint32_t slot, const std::vector<Copy>& copies);
+  absl::Status Out(uint32_t buffer, const std::vector<Copy>& copies);
+  absl::Status In(uint32_t buffer, const std::vector<Copy>& copies);
   // The streams of the two, for copies that Out() or In() follow.
   Stream out() const { return out_; }
   Stream in() const { return in_; }
@@ -43,20 +43,20 @@ class Copier {
   void Settle();
 
  private:
-  // The argument of a host function of the driver. One for each slot and direction, so that nothing is allocated for
+  // The argument of a host function of the driver. One for each buffer and direction, so that nothing is allocated for
   // it.
   struct Call {
     Inbox* inbox = nullptr;
     Message::Kind kind = Message::Kind::kStop;
-    uint32_t slot = 0;
+    uint32_t buffer = 0;
   };
-  Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t slots);
+  Copier(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox, uint32_t buffers);
   absl::Status Run(Stream stream, const std::vector<Copy>& copies, Call* call);
 
   const std::shared_ptr<OpenDevice> device_;
   const Driver& driver_;
   const std::shared_ptr<Inbox> inbox_;
-  std::vector<Call> outs_, ins_;  // by slot
+  std::vector<Call> outs_, ins_;  // by buffer
   Stream out_ = nullptr, in_ = nullptr;
 };
 

@@ -12,7 +12,7 @@
 
 namespace rails::cuda {
 
-// Bytes in one piece of memory.
+// Bytes in one slice of memory.
 struct Part {
   Range range{};        // where the daemon reaches them; a null segment: nowhere, they are staged
   Address address = 0;  // on the device; 0: they are in the host's memory

@@ -14,14 +14,14 @@ constexpr uint64_t kLeastBytesForRank = 64;
 absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
   if (options.recovery == Recovery::kDegrade) {
     return absl::InvalidArgumentError(
-        "recovery kDegrade: a group on device memory cannot lose ranks, because the others could cut a job into pieces "
+        "recovery kDegrade: a group on device memory cannot lose ranks, because the others could cut a job into slices "
         "differently; use kFail or kWait");
   }
-  if (staging.pieces == 0 || staging.pieces > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat("staging.pieces ", staging.pieces, " is not in 1 to 1024"));
+  if (staging.slices == 0 || staging.slices > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat("staging.slices ", staging.slices, " is not in 1 to 1024"));
   }
-  if (staging.piece_bytes < kLeastBytesForRank * options.world_size || staging.piece_bytes > uint64_t{1} << 40) {
-    return absl::InvalidArgumentError(absl::StrCat("staging.piece_bytes ", staging.piece_bytes, " is not in ",
+  if (staging.slice_bytes < kLeastBytesForRank * options.world_size || staging.slice_bytes > uint64_t{1} << 40) {
+    return absl::InvalidArgumentError(absl::StrCat("staging.slice_bytes ", staging.slice_bytes, " is not in ",
                                                    kLeastBytesForRank * options.world_size, " (", kLeastBytesForRank,
                                                    " for each rank) to 2^40"));
   }
@@ -80,22 +80,23 @@ absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(Client& client, std::sh
 
 absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Duration timeout) {
   const auto local_ranks = std::count(members().begin(), members().end(), members()[rank()]);
-  const PieceSizes sizes(staging.piece_bytes, world_size(), sizeof(LocalNote), static_cast<uint32_t>(local_ranks));
-  absl::StatusOr<std::unique_ptr<Slots>> slots = Slots::Make(client, device_, sizes.slot_bytes(), staging.pieces);
-  if (!slots.ok()) return slots.status();
+  const SliceSizes sizes(staging.slice_bytes, world_size(), sizeof(LocalNote), static_cast<uint32_t>(local_ranks));
+  absl::StatusOr<std::unique_ptr<Buffers>> buffers =
+      Buffers::Make(client, device_, sizes.buffer_bytes(), staging.slices);
+  if (!buffers.ok()) return buffers.status();
   const InContext here(device_->driver(), device_->context());
-  absl::StatusOr<std::unique_ptr<Copier>> copier = Copier::Make(device_, inbox_, staging.pieces);
+  absl::StatusOr<std::unique_ptr<Copier>> copier = Copier::Make(device_, inbox_, staging.slices);
   if (!copier.ok()) return copier.status();
   auto peers = std::make_unique<LocalPeers>(device_, world_size());
   // All ranks must cut flows alike: the daemons compare the tag.
-  const absl::Status status = peers->AgreeOn(*core_, **slots, staging.local_copies, staging.piece_bytes, timeout);
+  const absl::Status status = peers->AgreeOn(*core_, **buffers, staging.local_copies, staging.slice_bytes, timeout);
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the ranks differ in staging.piece_bytes, their tag here: ", status.message()));
+        absl::StrCat("the ranks differ in staging.slice_bytes, their tag here: ", status.message()));
   }
   if (!status.ok()) return status;
   for (uint32_t rank = 0; rank < world_size(); ++rank) read_by_.push_back(peers->IsReadBy(rank));
-  worker_ = std::make_unique<Worker>(core_.get(), sizes, *std::move(slots), staging.pieces, *std::move(copier),
+  worker_ = std::make_unique<Worker>(core_.get(), sizes, *std::move(buffers), staging.slices, *std::move(copier),
                                      std::move(peers), inbox_, state_);
   thread_.Start("rails-cuda", [this] {
     const InContext in(device_->driver(), device_->context());

@@ -17,19 +17,19 @@ namespace rails::cuda {
 struct Message {
   enum class Kind {
     kSubmitted,  // `operation` is the next one
-    kCopiedOut,  // the bytes of `slot` are in the host's memory
-    kEnded,      // the daemon's job of `slot` has ended, with `report`; `report.status` also says if there is none
-    kCopiedIn,   // the bytes of `slot` are on the device
+    kCopiedOut,  // the bytes of `buffer` are in the host's memory
+    kEnded,      // the daemon's job of `buffer` has ended, with `report`; `report.status` also says if there is none
+    kCopiedIn,   // the bytes of `buffer` are on the device
     kCancel,     // `operation` shall end
     kStop,       // the group is dropped
   };
   Kind kind;
-  uint32_t slot = 0;
+  uint32_t buffer = 0;
   std::shared_ptr<Operation> operation{};
   JobReport report{};
 };
 
-// Bounded by its senders: two messages of the device and one of the daemon for each slot, 64 operations, which are
+// Bounded by its senders: two messages of the device and one of the daemon for each buffer, 64 operations, which are
 // cancelled once each. Thread-safe.
 class Inbox {
  public:

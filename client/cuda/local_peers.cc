@@ -14,12 +14,12 @@ namespace {
 constexpr size_t kMaxOpen = 64;
 static_assert(kMaxOpen > LocalNote::kMaxParts);
 
-// Submits an exchange of `bytes` with each rank of `peers`, through a slot, and waits for its end.
-absl::Status ExchangeSmall(rails::Group& group, const Slots& slots, const std::vector<uint32_t>& peers, uint64_t bytes,
-                           uint64_t tag, absl::Duration timeout) {
+// Submits an exchange of `bytes` with each rank of `peers`, through a buffer, and waits for its end.
+absl::Status ExchangeSmall(rails::Group& group, const Buffers& buffers, const std::vector<uint32_t>& peers,
+                           uint64_t bytes, uint64_t tag, absl::Duration timeout) {
   AllToAllv exchange{.tag = tag, .timeout = timeout};
   for (size_t i = 0; i < peers.size(); ++i) {
-    const SlotSpan send = slots.Send(0), receive = slots.Receive(0);
+    const BufferSpan send = buffers.Send(0), receive = buffers.Receive(0);
     exchange.sends.push_back({peers[i], {{send.segment, send.offset_bytes + i * bytes, bytes}}});
     exchange.receives.push_back({peers[i], {{receive.segment, receive.offset_bytes + i * bytes, bytes}}});
   }
@@ -44,7 +44,7 @@ LocalPeers::~LocalPeers() {
   for (const Opened& opened : opened_) device_->driver().cuIpcCloseMemHandle(opened.base);
 }
 
-absl::Status LocalPeers::AgreeOn(rails::Group& group, const Slots& slots, bool wanted, uint64_t tag,
+absl::Status LocalPeers::AgreeOn(rails::Group& group, const Buffers& buffers, bool wanted, uint64_t tag,
                                  absl::Duration timeout) {
   std::vector<uint32_t> peers;
   for (uint32_t rank = 0; rank < group.world_size(); ++rank) {
@@ -60,21 +60,21 @@ absl::Status LocalPeers::AgreeOn(rails::Group& group, const Slots& slots, bool w
     if (part.ok()) own.part = *part;
   }
   const auto send = [&](size_t i, const auto& message) {
-    std::memcpy(slots.Send(0).begin() + i * sizeof(message), &message, sizeof(message));
+    std::memcpy(buffers.Send(0).begin() + i * sizeof(message), &message, sizeof(message));
   };
   for (size_t i = 0; i < peers.size(); ++i) send(i, own);
-  absl::Status status = ExchangeSmall(group, slots, peers, sizeof(Hello), tag, timeout);
+  absl::Status status = ExchangeSmall(group, buffers, peers, sizeof(Hello), tag, timeout);
   for (size_t i = 0; status.ok() && i < peers.size(); ++i) {
     Hello hello;
-    std::memcpy(&hello, slots.Receive(0).begin() + i * sizeof(hello), sizeof(hello));
+    std::memcpy(&hello, buffers.Receive(0).begin() + i * sizeof(hello), sizeof(hello));
     const bool same = hello.process == own.process;
     if (own.usable != 0 && hello.usable != 0 && Find(hello.part, same, nullptr).ok()) reads_[peers[i]] = same;
   }
   for (size_t i = 0; i < peers.size(); ++i) send(i, uint64_t{Reads(peers[i])});
-  if (status.ok()) status = ExchangeSmall(group, slots, peers, sizeof(uint64_t), tag, timeout);
+  if (status.ok()) status = ExchangeSmall(group, buffers, peers, sizeof(uint64_t), tag, timeout);
   for (size_t i = 0; status.ok() && i < peers.size(); ++i) {
     uint64_t reads = 0;
-    std::memcpy(&reads, slots.Receive(0).begin() + i * sizeof(reads), sizeof(reads));
+    std::memcpy(&reads, buffers.Receive(0).begin() + i * sizeof(reads), sizeof(reads));
     read_by_[peers[i]] = reads == 1;
   }
   if (trial != 0) driver.cuMemFree_v2(trial);  // all others have tried it

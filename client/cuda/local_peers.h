@@ -1,7 +1,7 @@
 // Ranks of the same node, whose devices copy from each other without the daemon.
 //
-// The sender of such a flow tells the receiver in piece 0 where the bytes are: a note, with handles that the driver
-// makes for other processes. The receiver's device copies from there. An acknowledgement in the job's last piece tells
+// The sender of such a flow tells the receiver in slice 0 where the bytes are: a note, with handles that the driver
+// makes for other processes. The receiver's device copies from there. An acknowledgement in the job's last slice tells
 // the sender that its bytes have been read.
 #ifndef RAILS_CLIENT_CUDA_LOCAL_PEERS_H_
 #define RAILS_CLIENT_CUDA_LOCAL_PEERS_H_
@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cuda/buffers.h"
 #include "client/cuda/flows.h"
 #include "client/cuda/open_device.h"
-#include "client/cuda/slots.h"
 #include "rails/cuda.h"
 
 namespace rails::cuda {
@@ -50,7 +50,7 @@ class LocalPeers {
 
   // Finds out, in two jobs of the group, which ranks of this node can read from which: each tries with a small
   // allocation. `wanted`: false if this rank does not take part. The first job has the tag `tag`.
-  absl::Status AgreeOn(rails::Group& group, const Slots& slots, bool wanted, uint64_t tag, absl::Duration timeout);
+  absl::Status AgreeOn(rails::Group& group, const Buffers& buffers, bool wanted, uint64_t tag, absl::Duration timeout);
 
   // Whether this rank reads what `rank` sends to it, and the other way round.
   bool Reads(uint32_t rank) const { return reads_[rank].has_value(); }

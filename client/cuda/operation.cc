@@ -65,7 +65,7 @@ void Operation::AddCopies(const Copies& more) {
   copies_.to_device_bytes += more.to_device_bytes;
   copies_.own_bytes += more.own_bytes;
   copies_.local_bytes += more.local_bytes;
-  copies_.pieces += more.pieces;
+  copies_.slices += more.slices;
 }
 
 void Operation::LetStreamsGo() {

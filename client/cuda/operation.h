@@ -27,9 +27,9 @@ class Operation {
  public:
   // How far the worker is.
   struct Course {
-    uint32_t pieces = 0;  // 0: not known before piece 0 has ended
+    uint32_t slices = 0;  // 0: not known before slice 0 has ended
     uint32_t started = 0, done = 0;
-    uint32_t active = 0;  // pieces between their start and their end
+    uint32_t active = 0;  // slices between their start and their end
     bool read = false;    // this rank has read what ranks of its node send
     absl::Status failed;
     JobReport sum;

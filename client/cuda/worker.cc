@@ -13,8 +13,8 @@ namespace {
 constexpr absl::Duration kLookAtDevice = absl::Seconds(1);
 // For the jobs of a dropped group.
 constexpr absl::Duration kStopLimit = absl::Seconds(10);
-// Beyond this a rank's word is taken for a mistake: 2^24 pieces of 16 MiB are more than any memory has.
-constexpr uint64_t kMaxPieces = 1 << 24;
+// Beyond this a rank's word is taken for a mistake: 2^24 slices of 16 MiB are more than any memory has.
+constexpr uint64_t kMaxSlices = 1 << 24;
 
 uint64_t BytesOf(const std::vector<Copy>& copies) {
   uint64_t bytes = 0;
@@ -75,16 +75,16 @@ void Worker::Handle(Message message) {
       }
       break;
     case Message::Kind::kCopiedOut:
-      copied_.push_back(message.slot);
+      copied_.push_back(message.buffer);
       break;
     case Message::Kind::kEnded:
-      OnEnded(message.slot, message.report);
+      OnEnded(message.buffer, message.report);
       break;
     case Message::Kind::kCopiedIn:
-      if (const Piece& piece = active_[message.slot]; piece.operation != nullptr && piece.number == 0) {
-        piece.operation->course.read = true;
+      if (const Slice& slice = active_[message.buffer]; slice.operation != nullptr && slice.number == 0) {
+        slice.operation->course.read = true;
       }
-      EndPiece(message.slot);
+      EndSlice(message.buffer);
       break;
     case Message::Kind::kCancel:
       // A job that has ended has no memory in use, and its group goes on.
@@ -101,37 +101,37 @@ void Worker::Advance() {
   while (!starting_.empty() && over_.ok()) {
     const std::shared_ptr<Operation> operation = starting_.front();
     Operation::Course& course = operation->course;
-    if (course.started > 0 && course.pieces == 0) return;  // its first piece will tell
-    if (course.started > 0 && course.started == course.pieces) {
+    if (course.started > 0 && course.slices == 0) return;  // its first slice will tell
+    if (course.started > 0 && course.started == course.slices) {
       starting_.pop_front();
       continue;
     }
-    if (slots_->full()) return;
-    if (absl::Status status = StartPiece(operation); !status.ok()) Break(status);
+    if (buffers_->full()) return;
+    if (absl::Status status = StartSlice(operation); !status.ok()) Break(status);
   }
 }
 
-absl::Status Worker::StartPiece(const std::shared_ptr<Operation>& operation) {
+absl::Status Worker::StartSlice(const std::shared_ptr<Operation>& operation) {
   Operation::Course& course = operation->course;
   if (course.started == 0) {
     if (absl::Status status = BeginOperation(*operation); !status.ok()) return status;
   }
-  const uint32_t slot = slots_->Take();
-  PieceKind kind{.number = course.started++, .sent = true};
-  kind.pieces = std::max(course.pieces, 2u);
+  const uint32_t buffer = buffers_->Take();
+  SliceKind kind{.number = course.started++, .sent = true};
+  kind.slices = std::max(course.slices, 2u);
   kind.prefixed = kind.number == 0 && operation->capacities();
   ++course.active;
-  Piece& piece = active_[slot];
-  piece = {.operation = operation, .number = kind.number};
+  Slice& slice = active_[buffer];
+  slice = {.operation = operation, .number = kind.number};
   const Flows& flows = operation->flows;
-  piece.sends = LayOut(flows.sends, flows.receives, sizes_, kind, slots_->Send(slot));
+  slice.sends = LayOut(flows.sends, flows.receives, sizes_, kind, buffers_->Send(buffer));
   kind.sent = false;
-  piece.receives = LayOut(flows.receives, flows.sends, sizes_, kind, slots_->Receive(slot));
+  slice.receives = LayOut(flows.receives, flows.sends, sizes_, kind, buffers_->Receive(buffer));
   if (kind.number == 0) {
-    if (absl::Status status = WriteNotes(*operation, piece.sends); !status.ok()) return status;
+    if (absl::Status status = WriteNotes(*operation, slice.sends); !status.ok()) return status;
   }
-  operation->AddCopies({.to_host_bytes = piece.sends.staged_bytes, .pieces = 1});
-  return copier_->Out(slot, piece.sends.copies);
+  operation->AddCopies({.to_host_bytes = slice.sends.staged_bytes, .slices = 1});
+  return copier_->Out(buffer, slice.sends.copies);
 }
 
 absl::Status Worker::BeginOperation(Operation& operation) {
@@ -155,7 +155,7 @@ void Worker::StageInNode(Flow* flow) const {
   }
 }
 
-absl::Status Worker::WriteNotes(Operation& operation, const PieceFlows& sends) {
+absl::Status Worker::WriteNotes(Operation& operation, const SliceFlows& sends) {
   for (size_t i = 0; i < sends.heads.size(); ++i) {
     const Flow& flow = operation.flows.sends[i];
     if (sends.heads[i] == nullptr) continue;
@@ -173,46 +173,46 @@ absl::Status Worker::WriteNotes(Operation& operation, const PieceFlows& sends) {
 
 void Worker::SubmitCopied() {
   while (!copied_.empty()) {
-    const uint32_t slot = copied_.front();
-    const Piece& piece = active_[slot];
-    // The last piece acknowledges what was read of other ranks of this node.
-    const bool early = piece.operation != nullptr && over_.ok() && piece.number > 0 &&
-                       piece.number + 1 == piece.operation->course.pieces && !piece.operation->course.read;
+    const uint32_t buffer = copied_.front();
+    const Slice& slice = active_[buffer];
+    // The last slice acknowledges what was read of other ranks of this node.
+    const bool early = slice.operation != nullptr && over_.ok() && slice.number > 0 &&
+                       slice.number + 1 == slice.operation->course.slices && !slice.operation->course.read;
     if (early) return;
     copied_.pop_front();
-    if (piece.operation == nullptr) continue;  // the device has failed
+    if (slice.operation == nullptr) continue;  // the device has failed
     if (over_.ok()) {
-      SubmitPiece(slot);
+      SubmitSlice(buffer);
     } else {
-      DropPiece(slot);
+      DropSlice(buffer);
     }
   }
 }
 
-void Worker::SubmitPiece(uint32_t slot) {
-  Piece& piece = active_[slot];
-  Operation& operation = *piece.operation;
-  if (piece.number == 0) {  // the job's stream has come to it
+void Worker::SubmitSlice(uint32_t buffer) {
+  Slice& slice = active_[buffer];
+  Operation& operation = *slice.operation;
+  if (slice.number == 0) {  // the job's stream has come to it
     operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
     if (absl::Status status = copier_->Own(operation.flows.own); !status.ok()) return Break(status);
   }
-  AllToAllv exchange{.sends = piece.sends.flows,
-                     .receives = piece.receives.flows,
+  AllToAllv exchange{.sends = slice.sends.flows,
+                     .receives = slice.receives.flows,
                      .tag = operation.tag(),
                      .timeout = operation.timeout(),
-                     .capacities = piece.number == 0 && operation.capacities()};
-  if (piece.number == 0) {
+                     .capacities = slice.number == 0 && operation.capacities()};
+  if (slice.number == 0) {
     exchange.vote =
-        std::max(sizes_.FurtherPieces(operation.flows.sends), sizes_.FurtherPieces(operation.flows.receives));
+        std::max(sizes_.FurtherSlices(operation.flows.sends), sizes_.FurtherSlices(operation.flows.receives));
   }
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
     Fail(operation, job.status());
-    return DropPiece(slot);
+    return DropSlice(buffer);
   }
-  piece.job = *std::move(job);
-  piece.job->OnDone([inbox = inbox_, slot](const absl::StatusOr<JobReport>& result) {
-    Message message{.kind = Message::Kind::kEnded, .slot = slot};
+  slice.job = *std::move(job);
+  slice.job->OnDone([inbox = inbox_, buffer](const absl::StatusOr<JobReport>& result) {
+    Message message{.kind = Message::Kind::kEnded, .buffer = buffer};
     if (result.ok()) {
       message.report = *result;
     } else {
@@ -222,62 +222,62 @@ void Worker::SubmitPiece(uint32_t slot) {
   });
 }
 
-void Worker::OnEnded(uint32_t slot, const JobReport& report) {
-  Piece& piece = active_[slot];
-  if (piece.operation == nullptr) return;  // it was given up
-  Operation& operation = *piece.operation;
-  piece.job = nullptr;
+void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
+  Slice& slice = active_[buffer];
+  if (slice.operation == nullptr) return;  // it was given up
+  Operation& operation = *slice.operation;
+  slice.job = nullptr;
   AddReport(report, &operation.course.sum);
   absl::Status status = report.status;
-  if (status.ok() && piece.number == 0) status = TakeFirst(piece, slot, report);
+  if (status.ok() && slice.number == 0) status = TakeFirst(slice, buffer, report);
   if (!status.ok()) Fail(operation, status);
-  if (!over_.ok()) return DropPiece(slot);
-  operation.AddCopies({.to_device_bytes = BytesOf(piece.receives.copies)});
-  status = copier_->In(slot, piece.receives.copies);
+  if (!over_.ok()) return DropSlice(buffer);
+  operation.AddCopies({.to_device_bytes = BytesOf(slice.receives.copies)});
+  status = copier_->In(buffer, slice.receives.copies);
   if (!status.ok()) Break(status);
 }
 
-absl::Status Worker::TakeFirst(Piece& piece, uint32_t slot, const JobReport& report) {
-  Operation& operation = *piece.operation;
-  if (report.highest_vote >= kMaxPieces) {
+absl::Status Worker::TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report) {
+  Operation& operation = *slice.operation;
+  if (report.highest_vote >= kMaxSlices) {
     return absl::InternalError(absl::StrCat("job ", operation.seq(), ": a rank wants ", report.highest_vote,
-                                            " further pieces; at most ", kMaxPieces, " make sense"));
+                                            " further slices; at most ", kMaxSlices, " make sense"));
   }
-  operation.course.pieces = 1 + static_cast<uint32_t>(report.highest_vote);
+  operation.course.slices = 1 + static_cast<uint32_t>(report.highest_vote);
   if (operation.capacities()) {
-    if (absl::Status status = TakeLengths(piece, report); !status.ok()) return status;
+    if (absl::Status status = TakeLengths(slice, report); !status.ok()) return status;
   }
-  if (absl::Status status = ReadNotes(piece, report); !status.ok()) return status;
+  if (absl::Status status = ReadNotes(slice, report); !status.ok()) return status;
   if (!operation.capacities()) return absl::OkStatus();
   std::vector<uint64_t>& by_rank = operation.course.sum.received_by_rank;
   by_rank.assign(group_.world_size(), 0);
   for (const Flow& flow : operation.flows.receives) by_rank[flow.rank] = flow.total_bytes;
   by_rank[group_.rank()] = operation.flows.own_bytes;
   // The same places, with copies of what has come.
-  piece.receives =
-      LayOut(operation.flows.receives, operation.flows.sends, sizes_, {.prefixed = true}, slots_->Receive(slot));
+  slice.receives =
+      LayOut(operation.flows.receives, operation.flows.sends, sizes_, {.prefixed = true}, buffers_->Receive(buffer));
   return absl::OkStatus();
 }
 
-absl::Status Worker::TakeLengths(Piece& piece, const JobReport& report) {
-  Operation& operation = *piece.operation;
+absl::Status Worker::TakeLengths(Slice& slice, const JobReport& report) {
+  Operation& operation = *slice.operation;
   for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
     Flow& flow = operation.flows.receives[i];
     uint64_t length_bytes = 0;  // a source that sends nothing sends no prefix either
     const uint64_t came = flow.rank < report.received_by_rank.size() ? report.received_by_rank[flow.rank] : 0;
-    if (!flow.local && came >= PieceSizes::kPrefixBytes) {
-      std::memcpy(&length_bytes, piece.receives.heads[i], sizeof(length_bytes));
+    if (!flow.local && came >= SliceSizes::kPrefixBytes) {
+      std::memcpy(&length_bytes, slice.receives.heads[i], sizeof(length_bytes));
     }
     if (length_bytes > flow.room_bytes) {
       return absl::InvalidArgumentError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " sends ",
                                                      length_bytes, " bytes, more than the capacity of ",
                                                      flow.room_bytes));
     }
-    const uint64_t head_bytes = flow.local ? sizes_.note_bytes() : PieceSizes::kPrefixBytes;
+    const uint64_t head_bytes = flow.local ? sizes_.note_bytes() : SliceSizes::kPrefixBytes;
     const uint64_t expected = came == 0 ? 0 : head_bytes + sizes_.Begin(length_bytes, 1, 2);
     if (came != expected) {
       return absl::InternalError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " has sent ", came,
-                                              " bytes of its first piece, and its length ", length_bytes, " needs ",
+                                              " bytes of its first slice, and its length ", length_bytes, " needs ",
                                               expected));
     }
     flow.total_bytes = length_bytes;
@@ -285,13 +285,13 @@ absl::Status Worker::TakeLengths(Piece& piece, const JobReport& report) {
   return absl::OkStatus();
 }
 
-absl::Status Worker::ReadNotes(Piece& piece, const JobReport& report) {
-  Operation& operation = *piece.operation;
+absl::Status Worker::ReadNotes(Slice& slice, const JobReport& report) {
+  Operation& operation = *slice.operation;
   for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
     Flow& flow = operation.flows.receives[i];
     if (!flow.local || (operation.capacities() && report.received_by_rank[flow.rank] == 0)) continue;
     LocalNote note;
-    std::memcpy(&note, piece.receives.heads[i], sizeof(note));
+    std::memcpy(&note, slice.receives.heads[i], sizeof(note));
     const absl::StatusOr<uint64_t> bytes = peers_->Read(note, &flow, copier_->in());
     if (!bytes.ok()) return bytes.status();
     operation.AddCopies({.local_bytes = *bytes});
@@ -303,24 +303,24 @@ absl::Status Worker::ReadNotes(Piece& piece, const JobReport& report) {
   return absl::OkStatus();
 }
 
-void Worker::DropPiece(uint32_t slot) {
-  const Piece& piece = active_[slot];
-  if (piece.number == 0 && broken_.ok() && copier_->In(slot, {}).ok()) return;
-  EndPiece(slot);
+void Worker::DropSlice(uint32_t buffer) {
+  const Slice& slice = active_[buffer];
+  if (slice.number == 0 && broken_.ok() && copier_->In(buffer, {}).ok()) return;
+  EndSlice(buffer);
 }
 
-void Worker::EndPiece(uint32_t slot) {
-  Piece& piece = active_[slot];
-  if (piece.operation == nullptr) return;
-  const std::shared_ptr<Operation> operation = std::move(piece.operation);
-  piece = {};
-  slots_->Give(slot);
+void Worker::EndSlice(uint32_t buffer) {
+  Slice& slice = active_[buffer];
+  if (slice.operation == nullptr) return;
+  const std::shared_ptr<Operation> operation = std::move(slice.operation);
+  slice = {};
+  buffers_->Give(buffer);
   Operation::Course& course = operation->course;
   --course.active;
   ++course.done;
   if (!course.failed.ok()) {
     if (course.active == 0) Finish(operation, course.failed);
-  } else if (course.done == course.pieces) {
+  } else if (course.done == course.slices) {
     const absl::Status visible = copier_->MakeVisible(operation->flows.receives);
     if (!visible.ok()) Fail(*operation, visible);
     Finish(operation, visible);
@@ -332,10 +332,10 @@ void Worker::Fail(Operation& operation, const absl::Status& why) {
   if (!over_.ok()) return;
   over_ = why;
   state_->End(why);
-  group_.Leave().IgnoreError();  // ends the jobs of all pieces, here and at the other ranks
+  group_.Leave().IgnoreError();  // ends the jobs of all slices, here and at the other ranks
   const absl::Status later = absl::FailedPreconditionError(absl::StrCat("the group is over: ", why.message()));
-  for (const Piece& piece : active_) {
-    if (piece.operation != nullptr) piece.operation->course.failed.Update(why);
+  for (const Slice& slice : active_) {
+    if (slice.operation != nullptr) slice.operation->course.failed.Update(why);
   }
   for (const std::shared_ptr<Operation>& waiting : starting_) {
     if (waiting->course.started == 0) {
@@ -351,17 +351,17 @@ void Worker::Break(const absl::Status& why) {
   if (!broken_.ok()) return;
   broken_ = why;
   // Streams that wait for these jobs may be what the copies wait for.
-  for (const Piece& piece : active_) {
-    if (piece.operation != nullptr) piece.operation->LetStreamsGo();
+  for (const Slice& slice : active_) {
+    if (slice.operation != nullptr) slice.operation->LetStreamsGo();
   }
   for (const std::shared_ptr<Operation>& waiting : starting_) waiting->LetStreamsGo();
   copier_->Settle();
-  for (uint32_t slot = 0; slot < active_.size(); ++slot) {
-    if (active_[slot].operation != nullptr) Fail(*active_[slot].operation, why);
+  for (uint32_t buffer = 0; buffer < active_.size(); ++buffer) {
+    if (active_[buffer].operation != nullptr) Fail(*active_[buffer].operation, why);
   }
   if (over_.ok() && !starting_.empty()) Fail(*starting_.front(), why);
-  for (uint32_t slot = 0; slot < active_.size(); ++slot) {
-    if (active_[slot].job == nullptr) EndPiece(slot);
+  for (uint32_t buffer = 0; buffer < active_.size(); ++buffer) {
+    if (active_[buffer].job == nullptr) EndSlice(buffer);
   }
 }
 
@@ -377,10 +377,10 @@ void Worker::Stop() {
     over_ = why;
     group_.Leave().IgnoreError();
   }
-  for (const Piece& piece : active_) {
-    if (piece.operation != nullptr) {
-      piece.operation->course.failed.Update(why);
-      piece.operation->LetStreamsGo();
+  for (const Slice& slice : active_) {
+    if (slice.operation != nullptr) {
+      slice.operation->course.failed.Update(why);
+      slice.operation->LetStreamsGo();
     }
   }
   for (const std::shared_ptr<Operation>& waiting : starting_) {
@@ -393,11 +393,11 @@ void Worker::Stop() {
     Handle(*std::move(message));
     SubmitCopied();
   }
-  for (uint32_t slot = 0; slot < active_.size(); ++slot) EndPiece(slot);
+  for (uint32_t buffer = 0; buffer < active_.size(); ++buffer) EndSlice(buffer);
 }
 
 bool Worker::AnyActive() const {
-  return std::any_of(active_.begin(), active_.end(), [](const Piece& piece) { return piece.operation != nullptr; });
+  return std::any_of(active_.begin(), active_.end(), [](const Slice& slice) { return slice.operation != nullptr; });
 }
 
 }  // namespace rails::cuda

@@ -1,8 +1,8 @@
-// The thread of a group: takes its jobs through their pieces, in the order of their submission.
+// The thread of a group: takes its jobs through their slices, in the order of their submission.
 //
-// A piece has a slot from its start to its end: copied out of the device, exchanged by a job of the daemon, copied into
-// the device. The daemon's jobs have the same order on every rank, because a job's pieces start one after the other,
-// those of the next job after them, and the copies out keep that order.
+// A slice has a buffer from its start to its end: copied out of the device, exchanged by a job of the daemon, copied
+// into the device. The daemon's jobs have the same order on every rank, because a job's slices start one after the
+// other, those of the next job after them, and the copies out keep that order.
 #ifndef RAILS_CLIENT_CUDA_WORKER_H_
 #define RAILS_CLIENT_CUDA_WORKER_H_
 
@@ -13,12 +13,12 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cuda/buffers.h"
 #include "client/cuda/copier.h"
 #include "client/cuda/inbox.h"
 #include "client/cuda/local_peers.h"
 #include "client/cuda/operation.h"
-#include "client/cuda/pieces.h"
-#include "client/cuda/slots.h"
+#include "client/cuda/slices.h"
 #include "client/src/deadline.h"
 #include "rails/client.h"
 
@@ -49,51 +49,51 @@ class WorkerState {
 // One thread makes it and runs it, in the device's context.
 class Worker {
  public:
-  Worker(rails::Group* group, const PieceSizes& sizes, std::unique_ptr<Slots> slots, uint32_t slot_count,
+  Worker(rails::Group* group, const SliceSizes& sizes, std::unique_ptr<Buffers> buffers, uint32_t buffer_count,
          std::unique_ptr<Copier> copier, std::unique_ptr<LocalPeers> peers, std::shared_ptr<Inbox> inbox,
          std::shared_ptr<WorkerState> state)
       : group_(*group),
         sizes_(sizes),
-        slots_(std::move(slots)),
+        buffers_(std::move(buffers)),
         peers_(std::move(peers)),
         copier_(std::move(copier)),
         inbox_(std::move(inbox)),
         state_(std::move(state)),
-        active_(slot_count) {}
+        active_(buffer_count) {}
 
   // Returns after kStop, when no operation is unfinished.
   void Run();
 
  private:
-  // The piece that has a slot.
-  struct Piece {
-    std::shared_ptr<Operation> operation{};  // null: the slot is free
+  // The slice that has a buffer.
+  struct Slice {
+    std::shared_ptr<Operation> operation{};  // null: the buffer is free
     uint32_t number = 0;
-    PieceFlows sends{}, receives{};
+    SliceFlows sends{}, receives{};
     std::shared_ptr<rails::Job> job{};  // null: not with the daemon
   };
 
   void Handle(Message message);
-  // Starts as many pieces as there are slots.
+  // Starts as many slices as there are buffers.
   void Advance();
-  absl::Status StartPiece(const std::shared_ptr<Operation>& operation);
-  // What comes before the copies out of the first piece.
+  absl::Status StartSlice(const std::shared_ptr<Operation>& operation);
+  // What comes before the copies out of the first slice.
   absl::Status BeginOperation(Operation& operation);
   // The daemon copies between ranks of a node, and cannot touch memory of a device.
   void StageInNode(Flow* flow) const;
-  absl::Status WriteNotes(Operation& operation, const PieceFlows& sends);
-  // Submits the pieces that are copied out, in their order.
+  absl::Status WriteNotes(Operation& operation, const SliceFlows& sends);
+  // Submits the slices that are copied out, in their order.
   void SubmitCopied();
-  void SubmitPiece(uint32_t slot);
-  void OnEnded(uint32_t slot, const JobReport& report);
-  // Takes what the first piece has told: how many pieces there are, the true lengths of flows, notes.
-  absl::Status TakeFirst(Piece& piece, uint32_t slot, const JobReport& report);
-  absl::Status TakeLengths(Piece& piece, const JobReport& report);
-  absl::Status ReadNotes(Piece& piece, const JobReport& report);
-  // Ends a piece whose bytes are not copied into the device. If it is the first, waits for the copies of the rank's own
+  void SubmitSlice(uint32_t buffer);
+  void OnEnded(uint32_t buffer, const JobReport& report);
+  // Takes what the first slice has told: how many slices there are, the true lengths of flows, notes.
+  absl::Status TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report);
+  absl::Status TakeLengths(Slice& slice, const JobReport& report);
+  absl::Status ReadNotes(Slice& slice, const JobReport& report);
+  // Ends a slice whose bytes are not copied into the device. If it is the first, waits for the copies of the rank's own
   // bytes and of those of its node.
-  void DropPiece(uint32_t slot);
-  void EndPiece(uint32_t slot);
+  void DropSlice(uint32_t buffer);
+  void EndSlice(uint32_t buffer);
   // The job fails, and with it the group.
   void Fail(Operation& operation, const absl::Status& why);
   // The driver refuses or the device has failed: no copy is done any more.
@@ -104,15 +104,15 @@ class Worker {
   bool AnyActive() const;
 
   rails::Group& group_;
-  const PieceSizes sizes_;
-  const std::unique_ptr<Slots> slots_;
+  const SliceSizes sizes_;
+  const std::unique_ptr<Buffers> buffers_;
   const std::unique_ptr<LocalPeers> peers_;
   const std::unique_ptr<Copier> copier_;  // ends its copies before the memory that they use
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<WorkerState> state_;
-  std::vector<Piece> active_;                        // by slot
-  std::deque<uint32_t> copied_;                      // slots whose bytes are copied out, not with the daemon yet
-  std::deque<std::shared_ptr<Operation>> starting_;  // operations with pieces that have not started
+  std::vector<Slice> active_;                        // by buffer
+  std::deque<uint32_t> copied_;                      // buffers whose bytes are copied out, not with the daemon yet
+  std::deque<std::shared_ptr<Operation>> starting_;  // operations with slices that have not started
   absl::Status over_, broken_;
   bool stopping_ = false;
 };

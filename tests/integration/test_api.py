@@ -20,7 +20,7 @@ CHANGES = [  # file, old text, new text, and what must be said of it; empty: not
     (JOB, "uint64 seq = ", "int64 seq = ", "seq was uint64"),
     (JOB, "rpc CancelJob(", "rpc Cancel(", "CancelJob is gone"),
     (api_lint.HEADER, "RAILS_CANCELLED = 1", "RAILS_CANCELLED = 3", "RAILS_CANCELLED was 1, and is 3"),
-    (api_lint.HEADER, "  uint64_t pieces;\n} rails_report", "  uint64_t pieces;\n  uint64_t more;\n} rails_report", ""),
+    (api_lint.HEADER, "  uint64_t slices;\n} rails_report", "  uint64_t slices;\n  uint64_t more;\n} rails_report", ""),
     (api_lint.HEADER, "  uint64_t bytes_sent;", "", "struct rails_report was"),
     (api_lint.HEADER, "#define RAILS_JOB_CAPACITIES 1u", "#define RAILS_JOB_CAPACITIES 8u", "RAILS_JOB_CAPACITIES was 1u"),
     (JOB, "package rails.v1;", "package rails.v2;", "package was rails.v1"),

@@ -42,26 +42,26 @@ class Ranks:
         return [self.finish(process)[0][-1] for process in processes]
 
     def test_ranks_of_one_process(self):
-        lines, _ = self.finish(self.start("--world", 4, "--bytes", 3_000_001, "--piece-bytes", 200_000, "--pieces", 3))
+        lines, _ = self.finish(self.start("--world", 4, "--bytes", 3_000_001, "--slice-bytes", 200_000, "--slices", 3))
         reports = lines[1:]
         self.assertEqual([report["wrong"] for report in reports], [0] * 4)
         # One of the three others is on the same node: its bytes go from device to device.
         self.assertEqual({report["local_bytes"] for report in reports}, {4 * 1_000_000})
 
     def test_ranks_of_several_processes(self):
-        for report in self.run_processes(4, "--bytes", 3_000_001, "--piece-bytes", 200_000, "--pieces", 3):
+        for report in self.run_processes(4, "--bytes", 3_000_001, "--slice-bytes", 200_000, "--slices", 3):
             self.assertEqual((report["wrong"], report["local_bytes"]), (0, 4 * 1_000_000))
 
-    def test_short_jobs_and_one_slot(self):
-        for report in self.run_processes(6, "--bytes", 5000, "--piece-bytes", 2000, "--pieces", 1, "--turns", 10):
+    def test_short_jobs_and_one_buffer(self):
+        for report in self.run_processes(6, "--bytes", 5000, "--slice-bytes", 2000, "--slices", 1, "--turns", 10):
             self.assertEqual(report["wrong"], 0)
 
     def test_without_copies_inside_the_node(self):
-        for report in self.run_processes(4, "--bytes", 300_000, "--piece-bytes", 20_000, "--local-copies", 0):
+        for report in self.run_processes(4, "--bytes", 300_000, "--slice-bytes", 20_000, "--local-copies", 0):
             self.assertEqual((report["wrong"], report["local_bytes"]), (0, 0))
 
     def test_a_rank_that_dies_ends_the_others(self):
-        words = "--world", 4, "--bytes", 8_000_000, "--piece-bytes", 100_000, "--turns", 200
+        words = "--world", 4, "--bytes", 8_000_000, "--slice-bytes", 100_000, "--turns", 200
         ranks = [self.start(*words, "--rank", rank) for rank in range(4)]
         done = self.sample(self.scrape(0), "railsd_jobs_finished_total", result="ok")
         harness.eventually(lambda: self.sample(self.scrape(0), "railsd_jobs_finished_total", result="ok") > done + 40, "jobs")

@@ -22,7 +22,7 @@ from harness import eventually
 from rails.device import stream_number
 
 WORLD = 4
-PIECES = {"piece_bytes": 1024, "pieces": 3}  # small, so that jobs have several
+SLICES = {"slice_bytes": 1024, "slices": 3}  # small, so that jobs have several
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def gpu(driver):
 def on_ranks(cluster, body, world=WORLD, **options):
     """As run_ranks(), with body(client, group, stream), a device for each rank, and a stream of its own."""
     gpu = fake_gpu.Gpu()
-    return run_ranks(cluster, world, lambda client, group: body(client, group, gpu.stream()), driver=fake_gpu.path(), **{**PIECES, **options})
+    return run_ranks(cluster, world, lambda client, group: body(client, group, gpu.stream()), driver=fake_gpu.path(), **{**SLICES, **options})
 
 
 def test_device_and_arrays(cluster, gpu):
@@ -168,7 +168,7 @@ def test_a_job_waits_for_its_stream(cluster, gpu):
         work.wait_on(stream)
         del send
         if group.rank == 0:
-            eventually(lambda: gpu.lib.fakeCounts().device_to_host > before, "another rank has copied its first piece")
+            eventually(lambda: gpu.lib.fakeCounts().device_to_host > before, "another rank has copied its first slice")
         submitted.wait(30)
         assert not work.done()
         if group.rank == 0:
@@ -245,8 +245,8 @@ def test_refusals(cluster, gpu):
             with pytest.raises(rails.InvalidArgumentError, match="without a device"):
                 work.wait_on(stream)
             work.wait(30)
-        for options, text in (({"piece_bytes": 1024}, "no device"), ({"device": device, "pieces": 0}, "pieces is 0"),
-                              ({"device": device, "piece_bytes": 10}, "piece_bytes 10"), ({"device": device, "recovery": "degrade"}, "cannot lose")):
+        for options, text in (({"slice_bytes": 1024}, "no device"), ({"device": device, "slices": 0}, "slices is 0"),
+                              ({"device": device, "slice_bytes": 10}, "slice_bytes 10"), ({"device": device, "recovery": "degrade"}, "cannot lose")):
             with pytest.raises(rails.InvalidArgumentError, match=text):
                 client.join("wrong", 0, 1, **options)
         with rails.connect(sockets(cluster)) as another, pytest.raises(rails.InvalidArgumentError, match="another client"):
@@ -329,7 +329,7 @@ clients = [rails.connect(directory) for directory in directories]
 devices = [client.open_device(driver=driver) for client in clients]
 groups = [None, None]
 def join(rank):
-    groups[rank] = clients[rank].join(name, rank, 2, device=devices[rank], piece_bytes=1024)
+    groups[rank] = clients[rank].join(name, rank, 2, device=devices[rank], slice_bytes=1024)
 other = threading.Thread(target=join, args=(1,))
 other.start()
 join(0)

@@ -32,7 +32,7 @@ class Rank:
         gpu.streams[threading.get_ident()] = types.SimpleNamespace(cuda_stream=self.stream)
         directory = str(sockets(cluster, rank))
         self.device = rails.torch.client(directory).open_device(driver=fake_gpu.path())
-        options = rails.torch.Options(directory, driver=fake_gpu.path(), **{"piece_bytes": 1024, **options})
+        options = rails.torch.Options(directory, driver=fake_gpu.path(), **{"slice_bytes": 1024, **options})
         self.group = rails.torch.ProcessGroup(store, rank, WORLD, LIMIT, options, "test")
 
     def memory(self, shape, dtype):

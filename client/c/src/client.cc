@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<Group>> JoinWith(rails_client& client, const rail
     return absl::InvalidArgumentError("options->device was opened with another client: open it with this one");
   }
   cuda::Staging staging;
-  if (read.piece_bytes != 0) staging.piece_bytes = read.piece_bytes;
-  if (read.pieces != 0) staging.pieces = read.pieces;
+  if (read.slice_bytes != 0) staging.slice_bytes = read.slice_bytes;
+  if (read.slices != 0) staging.slices = read.slices;
   return read.device->device->JoinGroup(std::move(options), staging);
 }
 

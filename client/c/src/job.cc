@@ -230,7 +230,7 @@ absl::Status Report(rails_job* job, rails_report* out) {
     report.copied_out_bytes = copies.to_host_bytes;
     report.copied_in_bytes = copies.to_device_bytes;
     report.copied_local_bytes = copies.local_bytes;
-    report.pieces = copies.pieces;
+    report.slices = copies.slices;
   }
   const size_t size = out->size;
   std::memcpy(out, &report, std::min(size, sizeof(report)));

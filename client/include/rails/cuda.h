@@ -7,9 +7,9 @@
 //   auto job = (*group)->Submit(exchange, stream, absl::Seconds(30));  // begins when `stream` has come to this point
 //   (*job)->WaitOn(stream);                                 // what follows on `stream` sees the received bytes
 //
-// Where RDMA devices reach the memory of the GPU, they read and write it. Elsewhere the bytes of a job go in pieces
-// through pinned memory that the library shares with the daemon: the GPU copies a piece there, the rails carry it, the
-// GPU of the receiver copies it to its place. The pieces of a job overlap. docs/cuda.md tells what this costs.
+// Where RDMA devices reach the memory of the GPU, they read and write it. Elsewhere the bytes of a job go in slices
+// through pinned memory that the library shares with the daemon: the GPU copies a slice there, the rails carry it, the
+// GPU of the receiver copies it to its place. The slices of a job overlap. docs/cuda.md tells what this costs.
 //
 // All classes are safe to use from several threads. In a forked child calls fail with FAILED_PRECONDITION, and dropping
 // an object has no effect. The calls work with the primary
@@ -65,11 +65,11 @@ class Memory : public Segment {
 
 // How the bytes of device memory are staged.
 struct Staging {
-  // Bytes that one job of the daemon moves at most in each direction of a rank. Equal on every rank. Larger pieces cost
+  // Bytes that one job of the daemon moves at most in each direction of a rank. Equal on every rank. Larger slices cost
   // less time of processors, smaller ones overlap better. At least 64 for each rank of the group.
-  uint64_t piece_bytes = 16 << 20;
-  // Pieces that the group has under way. Pinned memory: twice this many times `piece_bytes`.
-  uint32_t pieces = 4;
+  uint64_t slice_bytes = 16 << 20;
+  // Slices that the group has under way. Pinned memory: twice this many times `slice_bytes`.
+  uint32_t slices = 4;
   // Ranks of a node copy from each other's devices (CUDA IPC), where their devices and containers allow that. A sender
   // must not free memory of the device while a group that has sent from it may still have it open: until all ranks have
   // left. False: their bytes are staged and copied by the daemon. Need not be equal.
@@ -81,7 +81,7 @@ struct Copies {
   uint64_t to_host_bytes = 0, to_device_bytes = 0;
   uint64_t own_bytes = 0;    // that the rank sent to itself
   uint64_t local_bytes = 0;  // from devices of other ranks of this node, without the daemon
-  uint32_t pieces = 0;       // jobs of the daemon
+  uint32_t slices = 0;       // jobs of the daemon
 };
 
 // A submitted job. As rails::Job, with these differences: a job is one or more jobs of the daemon, whose figures

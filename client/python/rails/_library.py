@@ -46,8 +46,8 @@ class DeviceOptions(ctypes.Structure):
 class GroupOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("join_key", c_char_p), ("world_size", c_uint32),
                 ("rank", c_uint32), ("timeout_ns", c_int64), ("recovery", c_int32), ("reserved", c_int32),
-                ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64), ("device", c_void_p), ("piece_bytes", c_uint64),
-                ("pieces", c_uint32), ("reserved2", c_uint32)]
+                ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64), ("device", c_void_p), ("slice_bytes", c_uint64),
+                ("slices", c_uint32), ("reserved2", c_uint32)]
 
 
 class JobOptions(ctypes.Structure):

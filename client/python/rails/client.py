@@ -136,7 +136,7 @@ class Client:
 
     def join(self, name: str, rank: int, world_size: int, *, key: str = "", timeout: float = 120.0,
              recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None,
-             device: Device | None = None, piece_bytes: int | None = None, pieces: int | None = None) -> Group:
+             device: Device | None = None, slice_bytes: int | None = None, slices: int | None = None) -> Group:
         """Joins a group, and returns when all its ranks have.
 
         With a device, an error of one job ends the group at every rank, recovery "degrade" and `Group.prepare()` are
@@ -154,8 +154,8 @@ class Client:
             wait_limit: with "wait", seconds to wait for a silent daemon. Required there.
             restart_limit: with "wait", seconds to wait for a new daemon. Default: 120; 0: jobs do not survive their daemon.
             device: jobs may use the memory of this device, made by `open_device()` of this client. On all ranks or on none.
-            piece_bytes: with a device, bytes that a rank copies at once. Default: 16 MiB.
-            pieces: with a device, how many of them are under way. The group pins twice this many times `piece_bytes` of the
+            slice_bytes: with a device, bytes that a rank copies at once. Default: 16 MiB.
+            slices: with a device, how many of them are under way. The group pins twice this many times `slice_bytes` of the
                 node's memory. Default: 4.
 
         Raises:
@@ -171,12 +171,12 @@ class Client:
         for argument, text in (("name", name), ("key", key)):
             if "\0" in text:
                 raise InvalidArgumentError(f"{argument}: {text!r} has a zero byte")
-        _check_device(self, device, piece_bytes, pieces)
+        _check_device(self, device, slice_bytes, slices)
         handle = self._open_handle()
         options = GroupOptions(ctypes.sizeof(GroupOptions), name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
                                -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"),
-                               device and device._handle.pointer, piece_bytes or 0, pieces or 0)
+                               device and device._handle.pointer, slice_bytes or 0, slices or 0)
         kept = None if device is None else KeptArrays()
 
         def call() -> Handle:
@@ -215,12 +215,12 @@ class Client:
         return handle
 
 
-def _check_device(client: Client, device: Device | None, piece_bytes: int | None, pieces: int | None) -> None:
+def _check_device(client: Client, device: Device | None, slice_bytes: int | None, slices: int | None) -> None:
     if device is not None and not isinstance(device, Device):
         raise TypeError(f"device is a {type(device).__name__}; it must be one of Client.open_device()")
     if device is not None and device._client is not client:
         raise InvalidArgumentError("device was opened with another client: open it with this one")
-    for argument, value, bits in (("piece_bytes", piece_bytes, 64), ("pieces", pieces, 32)):
+    for argument, value, bits in (("slice_bytes", slice_bytes, 64), ("slices", slices, 32)):
         if value is not None and device is None:
             raise InvalidArgumentError(f"{argument} is {value}, and there is no device")
         if value is not None and not 0 < value < 1 << bits:

@@ -49,8 +49,8 @@ class Options:
     wait_limit: float | None = None
     restart_limit: float | None = None
     blocking: bool = False  # `wait()` for an operation on a GPU: the calling thread waits, and errors are raised there
-    piece_bytes: int | None = None  # this and the next: as of `rails.Client.join()`, for operations on a GPU
-    pieces: int | None = None
+    slice_bytes: int | None = None  # this and the next: as of `rails.Client.join()`, for operations on a GPU
+    slices: int | None = None
     driver: str = "libcuda.so.1"
 
 
@@ -228,7 +228,7 @@ def _join_gpu(join: Callable[..., rails.Group], options: Options, rank: int, siz
     gpu = _gpus.get(place)
     if gpu is None:  # kept: the driver gives the memory of its waits back at the exit only
         gpu = _gpus.setdefault(place, place[0].open_device(device.index, driver=options.driver))
-    return join(options, " cuda", rank, size, device=gpu, piece_bytes=options.piece_bytes, pieces=options.pieces)
+    return join(options, " cuda", rank, size, device=gpu, slice_bytes=options.slice_bytes, slices=options.slices)
 
 
 def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -> Parts:

@@ -225,8 +225,8 @@ typedef struct rails_group_options {
   int64_t wait_limit_ns;    /* required for RAILS_RECOVERY_WAIT, 0 otherwise */
   int64_t restart_limit_ns; /* for RAILS_RECOVERY_WAIT; default: 2 minutes; -1: no restarts */
   rails_device *device;     /* jobs may use its memory; default: NULL, none. On all ranks or on none */
-  uint64_t piece_bytes;     /* with a device: bytes that a rank copies at once; equal on every rank; default: 16 MiB */
-  uint32_t pieces;          /* with a device: pieces under way; default: 4 */
+  uint64_t slice_bytes;     /* with a device: bytes that a rank copies at once; equal on every rank; default: 16 MiB */
+  uint32_t slices;          /* with a device: slices under way; default: 4 */
   uint32_t reserved2;       /* 0 */
 } rails_group_options;
 #define RAILS_GROUP_OPTIONS_INIT \
@@ -236,8 +236,8 @@ typedef struct rails_group_options {
  * several.
  *
  * With a device, an error of one job ends the group at every rank, RAILS_RECOVERY_DEGRADE and rails_prepare() are
- * refused, `vote` must be 0, and errors of the daemon are the job's. Its jobs have pieces of pinned memory: twice
- * `pieces` times `piece_bytes`. */
+ * refused, `vote` must be 0, and errors of the daemon are the job's. Its jobs have slices of pinned memory: twice
+ * `slices` times `slice_bytes`. */
 RAILS_MUST_USE rails_error *rails_join(rails_client *client, const rails_group_options *options, rails_group **group);
 
 /* Node of a rank; NULL if `rank` is outside the group. */
@@ -400,7 +400,7 @@ typedef struct rails_report {
   /* Groups with a device, else 0: bytes that the GPU has copied to pinned memory, from it, and from other ranks' devices
    * of this node; jobs of the daemon. The figures above are the sums of these jobs. */
   uint64_t copied_out_bytes, copied_in_bytes, copied_local_bytes;
-  uint64_t pieces;
+  uint64_t slices;
 } rails_report;
 #define RAILS_REPORT_INIT \
   { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0 }

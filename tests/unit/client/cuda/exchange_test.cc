@@ -31,8 +31,8 @@ Shape RandomShape(uint64_t seed, bool capacities) {
   Shape shape{.world_size = 1 + static_cast<uint32_t>(below(5)), .capacities = capacities};
   shape.nodes = 1 + static_cast<uint32_t>(below(shape.world_size));
   shape.staging.local_copies = below(4) != 0;
-  shape.staging.piece_bytes = shape.world_size * 64 + below(4000);
-  shape.staging.pieces = 1 + static_cast<uint32_t>(below(4));
+  shape.staging.slice_bytes = shape.world_size * 64 + below(4000);
+  shape.staging.slices = 1 + static_cast<uint32_t>(below(4));
   const uint64_t longest = below(2) == 0 ? 200 : 9000;
   shape.bytes.assign(shape.world_size, std::vector<uint64_t>(shape.world_size));
   shape.rooms = shape.bytes;
@@ -229,7 +229,7 @@ TEST_F(ExchangeTest, AStreamOrdersJobsWithoutTheHost) {
     fakeSetDelays(seed, 200);
     MemoryCluster cluster(kRanks, seed);
     OnRanks(kRanks, [&](uint32_t number) {
-      Rank rank(cluster, number, kRanks, {.piece_bytes = 300, .pieces = 1 + static_cast<uint32_t>(seed % 4)});
+      Rank rank(cluster, number, kRanks, {.slice_bytes = 300, .slices = 1 + static_cast<uint32_t>(seed % 4)});
       const std::shared_ptr<rails::cuda::Memory> memory[] = {*rank.device->Allocate(kRanks * kBytes),
                                                              *rank.device->Allocate(kRanks * kBytes)};
       const std::string sent = Content(0, number, 0, kRanks * kBytes);

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kRanks = 2;
 constexpr uint64_t kBytes = 1000;
 constexpr uint64_t kJoinJobs = 2;  // the first jobs of a group agree on how it works
-const rails::cuda::Staging kStaging{.piece_bytes = 200, .pieces = 2};
+const rails::cuda::Staging kStaging{.slice_bytes = 200, .slices = 2};
 
 class CudaFailureTest : public ::testing::Test {
  protected:
@@ -57,10 +57,10 @@ absl::Status EndOf(rails::cuda::Job& job) {
   return report->status;
 }
 
-TEST_F(CudaFailureTest, AFailedPieceFailsItsJobAndTheGroup) {
-  for (uint64_t piece = 0; piece < 6; ++piece) {
-    MemoryCluster cluster(kRanks, piece);
-    cluster.FailJob(kJoinJobs + 1 + piece, absl::UnavailableError("node n7 is lost"));
+TEST_F(CudaFailureTest, AFailedSliceFailsItsJobAndTheGroup) {
+  for (uint64_t slice = 0; slice < 6; ++slice) {
+    MemoryCluster cluster(kRanks, slice);
+    cluster.FailJob(kJoinJobs + 1 + slice, absl::UnavailableError("node n7 is lost"));
     OnRanks(kRanks, [&](uint32_t number) {
       Rank rank(cluster, number, kRanks, kStaging);
       Exchange exchange(rank);
@@ -80,17 +80,17 @@ TEST_F(CudaFailureTest, AFailedPieceFailsItsJobAndTheGroup) {
 
 // Ranks of one node read each other's memory, which must stay until nobody reads any more.
 TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
-  for (uint64_t piece = 0; piece < 2; ++piece) {
-    fakeSetDelays(piece, 2000);
-    MemoryCluster cluster(kRanks, piece, /*nodes=*/1);
-    cluster.FailJob(kJoinJobs + 1 + piece, absl::UnavailableError("node n7 is lost"));
+  for (uint64_t slice = 0; slice < 2; ++slice) {
+    fakeSetDelays(slice, 2000);
+    MemoryCluster cluster(kRanks, slice, /*nodes=*/1);
+    cluster.FailJob(kJoinJobs + 1 + slice, absl::UnavailableError("node n7 is lost"));
     OnRanks(kRanks, [&](uint32_t number) {
       Rank rank(cluster, number, kRanks, kStaging);
       Exchange exchange(rank);
       auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
       ASSERT_TRUE(job.ok());
       EXPECT_EQ(EndOf(**job).code(), absl::StatusCode::kUnavailable);
-      EXPECT_EQ((*job)->copies().local_bytes, piece * kBytes);
+      EXPECT_EQ((*job)->copies().local_bytes, slice * kBytes);
       // The other rank may still read what this one has sent: only both together may free it.
       static std::barrier together(kRanks);
       together.arrive_and_wait();
@@ -170,7 +170,7 @@ TEST_F(CudaFailureTest, ADeviceThatFailsEndsTheJob) {
     Exchange exchange(rank);
     auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
     ASSERT_TRUE(job.ok());
-    ASSERT_TRUE(Until([&] { return cluster.jobs() == kJoinJobs + 1; }));  // the first piece is with the daemons of both
+    ASSERT_TRUE(Until([&] { return cluster.jobs() == kJoinJobs + 1; }));  // the first slice is with the daemons of both
     if (number == 0) fakeBreakContext(700);
     cluster.Hold(false);
     EXPECT_FALSE(EndOf(**job).ok());
@@ -227,9 +227,9 @@ TEST_F(CudaFailureTest, TheNumberOfUnfinishedJobsIsLimited) {
 TEST_F(CudaFailureTest, RanksMustAgreeOnTheStaging) {
   MemoryCluster cluster(kRanks, 1);
   OnRanks(kRanks, [&](uint32_t number) {
-    const Rank rank(cluster, number, kRanks, {.piece_bytes = 200 + number, .pieces = 2});
+    const Rank rank(cluster, number, kRanks, {.slice_bytes = 200 + number, .slices = 2});
     EXPECT_EQ(rank.status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(rank.status.message(), HasSubstr("the ranks differ in staging.piece_bytes"));
+    EXPECT_THAT(rank.status.message(), HasSubstr("the ranks differ in staging.slice_bytes"));
   });
 }
 

@@ -1,4 +1,4 @@
-#include "client/cuda/pieces.h"
+#include "client/cuda/slices.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,21 +7,21 @@
 namespace rails::cuda {
 namespace {
 
-// Writes one direction of a piece, flow after flow.
+// Writes one direction of a slice, flow after flow.
 class Writer {
  public:
-  Writer(bool sent, const SlotSpan& slot, PieceFlows* out)
+  Writer(bool sent, const BufferSpan& buffer, SliceFlows* out)
       : sent_(sent),
-        segment_(slot.segment),
-        base_(reinterpret_cast<Address>(slot.segment->bytes().data())),
-        next_(slot.offset_bytes),
+        segment_(buffer.segment),
+        base_(reinterpret_cast<Address>(buffer.segment->bytes().data())),
+        next_(buffer.offset_bytes),
         out_(*out) {}
 
   void BeginFlow(uint32_t rank) { out_.flows.push_back({rank, {}}); }
   // Bytes that no copy of the device touches.
   std::byte* AddOwn(uint64_t bytes) {
     std::byte* const at = segment_->bytes().data() + next_;
-    AddSlotBytes(bytes);
+    AddBufferBytes(bytes);
     return at;
   }
   // Bytes [begin, end) of the flow, and space up to `space_end`.
@@ -44,7 +44,7 @@ class Writer {
     }
     const Address device = part.address + skip, host = base_ + next_;
     const Copy copy = sent_ ? Copy{host, device, copied} : Copy{device, host, copied};
-    AddSlotBytes(bytes);
+    AddBufferBytes(bytes);
     if (copied == 0) return;
     out_.staged_bytes += copied;
     if (Copy* last = out_.copies.empty() ? nullptr : &out_.copies.back();
@@ -54,7 +54,7 @@ class Writer {
       out_.copies.push_back(copy);
     }
   }
-  void AddSlotBytes(uint64_t bytes) {
+  void AddBufferBytes(uint64_t bytes) {
     std::vector<Range>& ranges = out_.flows.back().ranges;
     if (!ranges.empty() && ranges.back().segment == segment_ &&
         ranges.back().offset_bytes + ranges.back().length_bytes == next_) {
@@ -69,20 +69,20 @@ class Writer {
   const std::shared_ptr<Segment>& segment_;
   const Address base_;
   uint64_t next_;
-  PieceFlows& out_;
+  SliceFlows& out_;
 };
 
 }  // namespace
 
-uint64_t PieceSizes::Begin(uint64_t total_bytes, uint32_t piece, uint32_t pieces) const {
-  if (piece == 0) return 0;
+uint64_t SliceSizes::Begin(uint64_t total_bytes, uint32_t slice, uint32_t slices) const {
+  if (slice == 0) return 0;
   const uint64_t first = std::min(total_bytes, first_bytes_), rest = total_bytes - first;
-  if (piece == 1) return first;
-  const uint64_t parts = pieces - 1, part = piece - 1;  // part * (rest % parts) is below 2^64
+  if (slice == 1) return first;
+  const uint64_t parts = slices - 1, part = slice - 1;  // part * (rest % parts) is below 2^64
   return first + rest / parts * part + rest % parts * part / parts;
 }
 
-uint32_t PieceSizes::FurtherPieces(const std::vector<Flow>& flows) const {
+uint32_t SliceSizes::FurtherSlices(const std::vector<Flow>& flows) const {
   uint64_t staged_bytes = 0;
   bool more = false;
   for (const Flow& flow : flows) {
@@ -95,32 +95,32 @@ uint32_t PieceSizes::FurtherPieces(const std::vector<Flow>& flows) const {
     if (flow.staged) staged_bytes += rest;
   }
   if (!more) return 0;
-  const uint64_t pieces = (staged_bytes + piece_bytes_ - 1) / piece_bytes_;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(pieces, 1, std::numeric_limits<uint32_t>::max() - 1));
+  const uint64_t slices = (staged_bytes + slice_bytes_ - 1) / slice_bytes_;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(slices, 1, std::numeric_limits<uint32_t>::max() - 1));
 }
 
-PieceFlows LayOut(const std::vector<Flow>& flows, const std::vector<Flow>& others, const PieceSizes& sizes,
-                  const PieceKind& kind, const SlotSpan& slot) {
-  PieceFlows out;
-  Writer writer(kind.sent, slot, &out);
+SliceFlows LayOut(const std::vector<Flow>& flows, const std::vector<Flow>& others, const SliceSizes& sizes,
+                  const SliceKind& kind, const BufferSpan& buffer) {
+  SliceFlows out;
+  Writer writer(kind.sent, buffer, &out);
   for (const Flow& flow : flows) {
     if (kind.number == 0) out.heads.push_back(nullptr);
     if (flow.local && kind.number > 0) continue;
-    const uint64_t begin = sizes.Begin(flow.total_bytes, kind.number, kind.pieces);
-    const uint64_t end = sizes.Begin(flow.total_bytes, kind.number + 1, kind.pieces);
+    const uint64_t begin = sizes.Begin(flow.total_bytes, kind.number, kind.slices);
+    const uint64_t end = sizes.Begin(flow.total_bytes, kind.number + 1, kind.slices);
     if (begin == end && !kind.prefixed) continue;
     writer.BeginFlow(flow.rank);
     if (flow.local) {
       out.heads.back() = writer.AddOwn(sizes.note_bytes());
       continue;
     }
-    if (kind.prefixed) out.heads.back() = writer.AddOwn(PieceSizes::kPrefixBytes);
-    writer.Add(flow, begin, end, kind.prefixed ? sizes.Begin(flow.room_bytes, 1, kind.pieces) : end);
+    if (kind.prefixed) out.heads.back() = writer.AddOwn(SliceSizes::kPrefixBytes);
+    writer.Add(flow, begin, end, kind.prefixed ? sizes.Begin(flow.room_bytes, 1, kind.slices) : end);
   }
   for (const Flow& flow : others) {
     if (!flow.local || flow.total_bytes == 0 || !kind.last()) continue;
     writer.BeginFlow(flow.rank);
-    writer.AddOwn(PieceSizes::kAcknowledgementBytes);
+    writer.AddOwn(SliceSizes::kAcknowledgementBytes);
   }
   return out;
 }

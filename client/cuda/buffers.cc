@@ -1,4 +1,4 @@
-#include "client/cuda/slots.h"
+#include "client/cuda/buffers.h"
 
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace rails::cuda {
 
-absl::StatusOr<std::unique_ptr<Slots>> Slots::Make(Client& client, std::shared_ptr<OpenDevice> device, uint64_t bytes,
-                                                   uint32_t count) {
+absl::StatusOr<std::unique_ptr<Buffers>> Buffers::Make(Client& client, std::shared_ptr<OpenDevice> device,
+                                                       uint64_t bytes, uint32_t count) {
   bytes = (bytes + 4095) / 4096 * 4096;
   absl::StatusOr<std::shared_ptr<Segment>> segment =
       client.CreateSegment(bytes * 2 * count, {.name = "rails-cuda-staging"});
@@ -20,23 +20,23 @@ absl::StatusOr<std::unique_ptr<Slots>> Slots::Make(Client& client, std::shared_p
     return absl::Status(status.code(),
                         absl::StrCat("pinning ", memory.size(), " bytes for staging: ", status.message()));
   }
-  return std::unique_ptr<Slots>(new Slots(std::move(device), *std::move(segment), bytes, count));
+  return std::unique_ptr<Buffers>(new Buffers(std::move(device), *std::move(segment), bytes, count));
 }
 
-Slots::Slots(std::shared_ptr<OpenDevice> device, std::shared_ptr<Segment> segment, uint64_t bytes, uint32_t count)
+Buffers::Buffers(std::shared_ptr<OpenDevice> device, std::shared_ptr<Segment> segment, uint64_t bytes, uint32_t count)
     : device_(std::move(device)), segment_(std::move(segment)), bytes_(bytes) {
-  for (uint32_t slot = count; slot > 0; --slot) free_.push_back(slot - 1);
+  for (uint32_t buffer = count; buffer > 0; --buffer) free_.push_back(buffer - 1);
 }
 
-Slots::~Slots() {
+Buffers::~Buffers() {
   const InContext here(device_->driver(), device_->context());
   device_->driver().cuMemHostUnregister(segment_->bytes().data());
 }
 
-uint32_t Slots::Take() {
-  const uint32_t slot = free_.back();
+uint32_t Buffers::Take() {
+  const uint32_t buffer = free_.back();
   free_.pop_back();
-  return slot;
+  return buffer;
 }
 
 }  // namespace rails::cuda
