@@ -10,6 +10,7 @@
 namespace rails::cuda {
 namespace {
 
+constexpr size_t kRecent = 16;
 constexpr uint64_t kTrialBytes = 2 << 20;  // a whole page of the device
 
 }  // namespace
@@ -67,7 +68,8 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocations::Import(Address addres
                                                    "there (cudaMalloc(), a tensor's data_ptr())"));
   }
   const uint64_t offset = address - base;
-  if (length_bytes == 0 || length_bytes > bytes - offset) {
+  if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0; it must be positive");
+  if (length_bytes > bytes - offset) {
     return absl::InvalidArgumentError(absl::StrCat("length_bytes ", length_bytes, " at address 0x", absl::Hex(address),
                                                    ": its allocation has ", bytes - offset, " bytes from there on"));
   }
@@ -85,10 +87,14 @@ SharedAllocation Allocations::Share(Address base, uint64_t bytes) {
   std::erase_if(shared_, [](const auto& one) { return one.second.segment.expired(); });
   if (const auto found = shared_.find(base); found != shared_.end() && found->second.buffer_id == buffer_id) {
     if (std::shared_ptr<Segment> segment = found->second.segment.lock()) return {std::move(segment), base, ""};
+  } else if (found != shared_.end()) {
+    std::erase(recent_, found->second.segment.lock());  // its memory was freed
   }
   absl::StatusOr<std::shared_ptr<Segment>> segment = Export(base, bytes);
   if (!segment.ok()) return {nullptr, 0, std::string(segment.status().message())};
   shared_[base] = {buffer_id, *segment};
+  recent_.push_back(*segment);
+  if (recent_.size() > kRecent) recent_.pop_front();
   return {*std::move(segment), base, ""};
 }
 

@@ -3,6 +3,7 @@
 #define RAILS_CLIENT_CUDA_ALLOCATIONS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 
@@ -46,6 +47,8 @@ class Allocations {
   absl::Mutex mutex_;  // held while an allocation is registered, which then is registered once
   std::string why_not_ ABSL_GUARDED_BY(mutex_);
   std::map<Address, Shared> shared_ ABSL_GUARDED_BY(mutex_);  // by base
+  // Those used last, which stay registered: to register an allocation again for each job would take milliseconds.
+  std::deque<std::shared_ptr<Segment>> recent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rails::cuda

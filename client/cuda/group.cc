@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace rails::cuda {
 namespace {
@@ -92,7 +93,7 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
   const absl::Status status = peers->AgreeOn(*core_, **buffers, staging.local_copies, staging.slice_bytes, timeout);
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the ranks differ in staging.slice_bytes, their tag here: ", status.message()));
+        absl::StrCat("the ranks differ in staging.slice_bytes: ", absl::StripPrefix(status.message(), "tag: ")));
   }
   if (!status.ok()) return status;
   for (uint32_t rank = 0; rank < world_size(); ++rank) read_by_.push_back(peers->IsReadBy(rank));

@@ -3,12 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace rails::cuda {
 namespace {
 
 void AddEach(const std::vector<uint64_t>& more, std::vector<uint64_t>* sum) {
   sum->resize(std::max(sum->size(), more.size()));
   for (size_t i = 0; i < more.size(); ++i) (*sum)[i] += more[i];
+}
+
+uint64_t TotalOf(const std::vector<Flow>& flows) {
+  uint64_t bytes = 0;
+  for (const Flow& flow : flows) bytes += flow.total_bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -38,7 +46,8 @@ absl::StatusOr<std::shared_ptr<Operation>> Operation::Make(std::shared_ptr<OpenD
     status = driver.Check(driver.cuEventRecord(start, *stream), "cuEventRecord");
     if (!status.ok()) {
       driver.cuEventDestroy_v2(start);
-      return status;
+      return absl::InvalidArgumentError(absl::StrCat("stream 0x", absl::Hex(reinterpret_cast<uintptr_t>(*stream)), ": ",
+                                                     status.message(), "; it must be a stream of this device"));
     }
   }
   std::optional<WaitWords::Word> word;
@@ -85,6 +94,10 @@ void Operation::Finish(const absl::Status& status) {
   report.seq = seq_;
   report.terminal = true;
   report.status = status;
+  if (status.ok()) {  // the daemon's figures also count notes and prefixes, and not what it does not carry
+    report.bytes_sent = flows.own_bytes + TotalOf(flows.sends);
+    report.bytes_received = flows.own_bytes + TotalOf(flows.receives);
+  }
   report.elapsed = absl::FromChrono(std::chrono::steady_clock::now() - began_);
   if (report.node_bound > absl::ZeroDuration()) {
     report.ratio_to_bound = absl::FDivDuration(report.elapsed, report.node_bound);

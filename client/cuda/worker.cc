@@ -16,6 +16,14 @@ constexpr absl::Duration kStopLimit = absl::Seconds(10);
 // Beyond this a rank's word is taken for a mistake: 2^24 slices of 16 MiB are more than any memory has.
 constexpr uint64_t kMaxSlices = 1 << 24;
 
+// The daemon numbers its own jobs. Keeps what FailedRanks() reads.
+absl::Status InJob(const absl::Status& status, const Operation& operation) {
+  if (status.ok()) return status;
+  absl::Status told(status.code(), absl::StrCat("job ", operation.seq(), " on the device: ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+  return told;
+}
+
 uint64_t BytesOf(const std::vector<Copy>& copies) {
   uint64_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
@@ -207,7 +215,7 @@ void Worker::SubmitSlice(uint32_t buffer) {
   }
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
-    Fail(operation, job.status());
+    Fail(operation, InJob(job.status(), operation));
     return DropSlice(buffer);
   }
   slice.job = *std::move(job);
@@ -228,7 +236,7 @@ void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
   Operation& operation = *slice.operation;
   slice.job = nullptr;
   AddReport(report, &operation.course.sum);
-  absl::Status status = report.status;
+  absl::Status status = InJob(report.status, operation);
   if (status.ok() && slice.number == 0) status = TakeFirst(slice, buffer, report);
   if (!status.ok()) Fail(operation, status);
   if (!over_.ok()) return DropSlice(buffer);

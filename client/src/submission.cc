@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "rails/cuda.h"
 
 namespace rails::internal {
 namespace {
@@ -84,6 +85,10 @@ class DirectionBuilder {
   absl::Status TakeSegment(size_t flow, size_t index, const Range& range) {
     const std::string where = absl::StrCat(".ranges[", index, "].segment");
     if (range.segment == nullptr) return Error(flow, absl::StrCat(where, " is null"));
+    if (dynamic_cast<const cuda::Memory*>(range.segment.get()) != nullptr) {
+      return Error(flow,
+                   absl::StrCat(where, " is memory of a device: join the group by rails::cuda::Device::JoinGroup()"));
+    }
     const auto* handle = dynamic_cast<const SegmentHandle*>(range.segment.get());
     if (handle == nullptr) return Error(flow, absl::StrCat(where, " was not made by this library"));
     if (handle->core()->table() != table_) {

@@ -57,6 +57,10 @@ absl::StatusOr<std::unique_ptr<Group>> JoinWith(rails_client& client, const rail
   cuda::Staging staging;
   if (read.slice_bytes != 0) staging.slice_bytes = read.slice_bytes;
   if (read.slices != 0) staging.slices = read.slices;
+  if ((read.device_flags & ~RAILS_GROUP_NO_LOCAL_COPIES) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("options->device_flags ", read.device_flags, " has an unknown bit"));
+  }
+  staging.local_copies = (read.device_flags & RAILS_GROUP_NO_LOCAL_COPIES) == 0;
   return read.device->device->JoinGroup(std::move(options), staging);
 }
 

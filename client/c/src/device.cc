@@ -14,7 +14,11 @@ absl::Status OpenDevice(rails_client* client, const rails_device_options* given,
   if (absl::Status status = Require(device, "device"); !status.ok()) return status;
   const absl::StatusOr<rails_device_options> read = Read(given, "options");
   if (!read.ok()) return read.status();
+  if ((read->flags & ~RAILS_DEVICE_STAGED) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("options->flags ", read->flags, " has an unknown bit"));
+  }
   cuda::DeviceOptions options{.ordinal = read->ordinal};
+  options.dma_buf = (read->flags & RAILS_DEVICE_STAGED) == 0;
   options.driver = Text(read->driver, options.driver.c_str());
   absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(*client->client, std::move(options));
   if (!opened.ok()) return opened.status();
@@ -43,6 +47,11 @@ const char* rails_device_name(const rails_device* device) { return device->devic
 const char* rails_device_blocks(const rails_device* device) {
   const rails::cuda::Capability& waits = device->device->capabilities().stream_waits;
   return waits.present ? nullptr : waits.reason.c_str();
+}
+
+const char* rails_device_staged(const rails_device* device) {
+  const rails::cuda::Capability& dma_buf = device->device->capabilities().dma_buf;
+  return dma_buf.present ? nullptr : dma_buf.reason.c_str();
 }
 
 rails_error* rails_device_alloc(rails_device* device, uint64_t length_bytes, rails_segment** segment) {

@@ -18,6 +18,8 @@ SONAME = "librails.so.0"
 FOREVER = (1 << 63) - 1
 HUGE_PAGES = 1  # RAILS_SEGMENT_HUGE_PAGES
 CAPACITIES = 1  # RAILS_JOB_CAPACITIES
+STAGED = 1  # RAILS_DEVICE_STAGED
+NO_LOCAL_COPIES = 1  # RAILS_GROUP_NO_LOCAL_COPIES
 ON_STREAM = 2  # RAILS_JOB_ON_STREAM
 RECOVERIES = {"fail": 1, "wait": 2, "degrade": 3}
 
@@ -40,14 +42,14 @@ class SegmentOptions(ctypes.Structure):
 
 
 class DeviceOptions(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("reserved", c_int32), ("driver", c_char_p)]
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("flags", c_uint32), ("driver", c_char_p)]
 
 
 class GroupOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("join_key", c_char_p), ("world_size", c_uint32),
                 ("rank", c_uint32), ("timeout_ns", c_int64), ("recovery", c_int32), ("reserved", c_int32),
                 ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64), ("device", c_void_p), ("slice_bytes", c_uint64),
-                ("slices", c_uint32), ("reserved2", c_uint32)]
+                ("slices", c_uint32), ("device_flags", c_uint32)]
 
 
 class JobOptions(ctypes.Structure):
@@ -115,6 +117,7 @@ _OTHERS = {
     "rails_segment_free": (None, [c_void_p]),
     "rails_device_name": (c_char_p, [c_void_p]),
     "rails_device_blocks": (c_char_p, [c_void_p]),
+    "rails_device_staged": (c_char_p, [c_void_p]),
     "rails_device_address": (c_uint64, [c_void_p]),
     "rails_device_free": (None, [c_void_p]),
     "rails_group_node": (c_char_p, [c_void_p, c_uint32]),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rails._ends import Ends
-from rails._library import RECOVERIES, ClientOptions, GroupOptions, Handle, interruptible, lib, nanoseconds
+from rails._library import NO_LOCAL_COPIES, RECOVERIES, ClientOptions, GroupOptions, Handle, interruptible, lib, nanoseconds
 from rails._memory import Memory
 from rails.device import Device, KeptArrays, open_device
 from rails.errors import FailedPreconditionError, InvalidArgumentError
@@ -136,7 +136,8 @@ class Client:
 
     def join(self, name: str, rank: int, world_size: int, *, key: str = "", timeout: float = 120.0,
              recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None,
-             device: Device | None = None, slice_bytes: int | None = None, slices: int | None = None) -> Group:
+             device: Device | None = None, slice_bytes: int | None = None, slices: int | None = None,
+             local_copies: bool = True) -> Group:
         """Joins a group, and returns when all its ranks have.
 
         With a device, an error of one job ends the group at every rank, recovery "degrade" and `Group.prepare()` are
@@ -157,6 +158,8 @@ class Client:
             slice_bytes: with a device, bytes that a rank copies at once. Default: 16 MiB.
             slices: with a device, how many of them are under way. The group pins twice this many times `slice_bytes` of the
                 node's memory. Default: 4.
+            local_copies: with a device, GPUs of ranks of a node copy from each other, where they can. False: their bytes are
+                staged, and the daemon copies them. Need not be equal on all ranks.
 
         Raises:
             DeadlineExceededError: ranks are missing; the text names them.
@@ -176,7 +179,7 @@ class Client:
         options = GroupOptions(ctypes.sizeof(GroupOptions), name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
                                -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"),
-                               device and device._handle.pointer, slice_bytes or 0, slices or 0)
+                               device and device._handle.pointer, slice_bytes or 0, slices or 0, 0 if local_copies else NO_LOCAL_COPIES)
         kept = None if device is None else KeptArrays()
 
         def call() -> Handle:
@@ -188,18 +191,19 @@ class Client:
         finally:
             del handle  # a traceback must not keep it
 
-    def open_device(self, ordinal: int = 0, *, driver: str = "libcuda.so.1") -> Device:
+    def open_device(self, ordinal: int = 0, *, driver: str = "libcuda.so.1", staged: bool = False) -> Device:
         """Opens an NVIDIA GPU, for `join(device=...)`.
 
         Args:
             ordinal: as for `cudaSetDevice()` and `torch.device("cuda", ordinal)`.
             driver: the driver's library.
+            staged: stages the device's memory also where RDMA devices could reach it.
 
         Raises:
             NotFoundError: there is no driver, or no such device.
             UnavailableError: the driver does not start.
         """
-        return open_device(self, self._open_handle(), ordinal, driver)
+        return open_device(self, self._open_handle(), ordinal, driver, staged)
 
     def _prepare_await(self) -> None:
         """Before a job is submitted, which can be awaited if it is in an event loop."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rails._library import DeviceOptions, Handle, lib
+from rails._library import STAGED, DeviceOptions, Handle, lib
 from rails._memory import Place
 from rails.errors import FailedPreconditionError, InvalidArgumentError, RailsError
 
@@ -31,6 +31,9 @@ class Device:
         why = lib.rails_device_blocks(handle)
         # The reason why `Work.wait_on()` blocks the calling thread. None: streams wait by themselves.
         self.blocks: str | None = None if why is None else why.decode(errors="replace")
+        why = lib.rails_device_staged(handle)
+        # The reason why bytes to and from other nodes are staged in pinned memory. None: RDMA devices reach the GPU's memory.
+        self.staged: str | None = None if why is None else why.decode(errors="replace")
 
     def __repr__(self) -> str:
         return f"<rails.Device {self.ordinal}: {self.name}>"
@@ -117,12 +120,12 @@ class DeviceArray:
                 "stream": None}
 
 
-def open_device(client: Client, handle: Handle, ordinal: int, driver: str) -> Device:
+def open_device(client: Client, handle: Handle, ordinal: int, driver: str, staged: bool) -> Device:
     """`Client.open_device()`. `handle`: of the client."""
     ordinal = operator.index(ordinal)
     if not 0 <= ordinal < 1 << 31:
         raise InvalidArgumentError(f"ordinal is {ordinal}")
-    options, pointer = DeviceOptions(ctypes.sizeof(DeviceOptions), ordinal, 0, driver.encode()), ctypes.c_void_p()
+    options, pointer = DeviceOptions(ctypes.sizeof(DeviceOptions), ordinal, STAGED if staged else 0, driver.encode()), ctypes.c_void_p()
     try:
         lib.rails_device_open(handle, ctypes.byref(options), ctypes.byref(pointer))
     finally:

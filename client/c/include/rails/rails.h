@@ -172,10 +172,13 @@ void rails_segment_free(rails_segment *segment);
  * runtime uses too, and leave the thread's current context as it was. */
 typedef struct rails_device rails_device;
 
+/* Stages memory of the device also where RDMA devices could reach it. */
+#define RAILS_DEVICE_STAGED 1u
+
 typedef struct rails_device_options {
   size_t size;
   int32_t ordinal;    /* as for cudaSetDevice() */
-  int32_t reserved;   /* 0 */
+  uint32_t flags;     /* RAILS_DEVICE_... */
   const char *driver; /* default: "libcuda.so.1" */
 } rails_device_options;
 #define RAILS_DEVICE_OPTIONS_INIT \
@@ -191,6 +194,10 @@ const char *rails_device_name(const rails_device *device);
 
 /* NULL if a stream can wait for a job without a thread that waits: rails_job_wait_on(). Else the reason. */
 const char *rails_device_blocks(const rails_device *device);
+
+/* NULL if RDMA devices reach memory of the device, so that bytes to and from other nodes are not copied. Else they are
+ * staged in pinned memory, and this is the reason. */
+const char *rails_device_staged(const rails_device *device);
 
 /* Allocates memory of the device, or names memory of the caller at `address`, who frees it after the last job that uses
  * it. INVALID_ARGUMENT: the bytes are not all in one allocation of this device. */
@@ -213,6 +220,9 @@ enum {
   RAILS_RECOVERY_DEGRADE = 3 /* the other nodes go on; rails_report names the lost ranks */
 };
 
+/* With a device: the daemon copies between ranks of this node, and not their GPUs by CUDA IPC. Need not be equal. */
+#define RAILS_GROUP_NO_LOCAL_COPIES 1u
+
 typedef struct rails_group_options {
   size_t size;
   const char *name;     /* required */
@@ -227,7 +237,7 @@ typedef struct rails_group_options {
   rails_device *device;     /* jobs may use its memory; default: NULL, none. On all ranks or on none */
   uint64_t slice_bytes;     /* with a device: bytes that a rank copies at once; equal on every rank; default: 16 MiB */
   uint32_t slices;          /* with a device: slices under way; default: 4 */
-  uint32_t reserved2;       /* 0 */
+  uint32_t device_flags;    /* RAILS_GROUP_... */
 } rails_group_options;
 #define RAILS_GROUP_OPTIONS_INIT \
   { sizeof(rails_group_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }

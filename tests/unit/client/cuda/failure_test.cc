@@ -316,11 +316,15 @@ TEST_F(CudaFailureTest, MemoryIsRegisteredOnceAndNotForItsSuccessor) {
   EXPECT_TRUE(rank.device->capabilities().dma_buf.present);
   const uint64_t before = fakeCalls("cuMemGetHandleForAddressRange");
   const auto memory = *rank.device->Allocate(10000);
+  rails::cuda::Address mine = 0;  // memory of the caller
   EXPECT_EQ(memory->staged_because(), "");
   for (uint64_t offset = 0; offset < 5; ++offset) {
     EXPECT_EQ((*rank.device->Import(memory->address() + offset, 10))->staged_because(), "");
   }
-  EXPECT_EQ(fakeCalls("cuMemGetHandleForAddressRange"), before + 1);
+  rank.driver->cuMemAlloc_v2(&mine, 5000);
+  for (int turn = 0; turn < 3; ++turn) EXPECT_EQ((*rank.device->Import(mine, 10))->staged_because(), "");
+  EXPECT_EQ(fakeCalls("cuMemGetHandleForAddressRange"), before + 2);
+  rank.driver->cuMemFree_v2(mine);
   fakeFail("cuMemGetHandleForAddressRange", 1, 801);
   EXPECT_THAT((*rank.device->Allocate(10000))->staged_because(), HasSubstr("cuMemGetHandleForAddressRange failed"));
 }
