@@ -11,7 +11,10 @@ absl::StatusOr<std::unique_ptr<Buffers>> Buffers::Make(Client& client, std::shar
   bytes = (bytes + 4095) / 4096 * 4096;
   absl::StatusOr<std::shared_ptr<Segment>> segment =
       client.CreateSegment(bytes * 2 * count, {.name = "rails-cuda-staging"});
-  if (!segment.ok()) return segment.status();
+  if (!segment.ok()) {
+    return absl::Status(segment.status().code(),
+                        absl::StrCat("staging of ", count, " slices: ", segment.status().message()));
+  }
   const absl::Span<std::byte> memory = (*segment)->bytes();
   const InContext here(device->driver(), device->context());
   const absl::Status status = device->driver().Check(

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace rails::cuda {
 
 absl::StatusOr<std::unique_ptr<Copier>> Copier::Make(std::shared_ptr<OpenDevice> device, std::shared_ptr<Inbox> inbox,
@@ -46,7 +48,11 @@ absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* c
   for (const Copy& copy : copies) {
     const absl::Status status =
         driver_.Check(driver_.cuMemcpyAsync(copy.to, copy.from, copy.bytes, stream), "cuMemcpyAsync");
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("copying ", copy.bytes, " bytes from 0x", absl::Hex(copy.from),
+                                                      " to 0x", absl::Hex(copy.to), ": ", status.message(),
+                                                      "; memory must stay until its job has ended"));
+    }
   }
   if (call == nullptr) return absl::OkStatus();
   const auto tell = [](void* argument) {

@@ -13,6 +13,7 @@ class DeviceHandle final : public Device {
   DeviceHandle(Client* client, std::shared_ptr<OpenDevice> device, bool dma_buf)
       : client_(*client),
         device_(std::move(device)),
+        scratch_(std::make_shared<Scratch>(device_)),
         allocations_(client, device_),
         capabilities_(device_->capabilities()) {
     const absl::Status status =
@@ -33,12 +34,13 @@ class DeviceHandle final : public Device {
   }
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options, Staging staging) override {
     if (absl::Status status = device_->owner().Check(); !status.ok()) return status;
-    return GroupHandle::Join(client_, device_, std::move(options), staging);
+    return GroupHandle::Join(client_, device_, scratch_, std::move(options), staging);
   }
 
  private:
   Client& client_;
   const std::shared_ptr<OpenDevice> device_;
+  const std::shared_ptr<Scratch> scratch_;
   Allocations allocations_;
   Capabilities capabilities_;
 };

@@ -62,6 +62,10 @@ class Direction {
     if (memory != nullptr && memory->device() != device_) {
       return absl::InvalidArgumentError(absl::StrCat(where(), ".segment is memory of another device"));
     }
+    if (memory == nullptr && range.segment->bytes().data() == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(where(), ".segment ", range.segment->id(),
+                                                     " is a dma-buf: name its memory by Device::Import()"));
+    }
     const uint64_t size = memory != nullptr ? memory->length_bytes() : range.segment->bytes().size();
     if (range.offset_bytes > size || range.length_bytes > size - range.offset_bytes) {
       return absl::InvalidArgumentError(absl::StrCat(where(), ": offset_bytes ", range.offset_bytes, " + length_bytes ",

@@ -15,8 +15,8 @@ constexpr uint64_t kLeastBytesForRank = 64;
 absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
   if (options.recovery == Recovery::kDegrade) {
     return absl::InvalidArgumentError(
-        "recovery kDegrade: a group on device memory cannot lose ranks, because the others could cut a job into slices "
-        "differently; use kFail or kWait");
+        "recovery degrade: a group on device memory cannot lose ranks, because the others could cut a job into slices "
+        "differently; use fail or wait");
   }
   if (staging.slices == 0 || staging.slices > 1024) {
     return absl::InvalidArgumentError(absl::StrCat("staging.slices ", staging.slices, " is not in 1 to 1024"));
@@ -69,12 +69,13 @@ class JobHandle final : public Job {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(Client& client, std::shared_ptr<OpenDevice> device,
-                                                         GroupOptions options, const Staging& staging) {
+                                                         std::shared_ptr<Scratch> scratch, GroupOptions options,
+                                                         const Staging& staging) {
   if (absl::Status status = CheckOptions(options, staging); !status.ok()) return status;
   const absl::Duration timeout = options.timeout;
   absl::StatusOr<std::unique_ptr<rails::Group>> core = client.JoinGroup(std::move(options));
   if (!core.ok()) return core.status();
-  std::unique_ptr<GroupHandle> group(new GroupHandle(std::move(device), *std::move(core)));
+  std::unique_ptr<GroupHandle> group(new GroupHandle(std::move(device), std::move(scratch), *std::move(core)));
   if (absl::Status status = group->Start(client, staging, timeout); !status.ok()) return status;
   return group;
 }
@@ -93,7 +94,8 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
   const absl::Status status = peers->AgreeOn(*core_, **buffers, staging.local_copies, staging.slice_bytes, timeout);
   if (status.code() == absl::StatusCode::kInvalidArgument) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the ranks differ in staging.slice_bytes: ", absl::StripPrefix(status.message(), "tag: ")));
+        absl::StrCat("the ranks differ in slice_bytes, or one has joined without a device: ",
+                     absl::StripPrefix(status.message(), "tag: ")));
   }
   if (!status.ok()) return status;
   for (uint32_t rank = 0; rank < world_size(); ++rank) read_by_.push_back(peers->IsReadBy(rank));
@@ -110,8 +112,10 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
 GroupHandle::~GroupHandle() {
   if (!owner_.IsThis()) worker_.release();  // it would wait for the device
   if (!thread_.running()) return;
+  Leave().IgnoreError();  // ends a submission that waits for a daemon
   inbox_->Put({.kind = Message::Kind::kStop});
   thread_.Join();
+  scratch_->Release();
 }
 
 absl::StatusOr<std::shared_ptr<Prepared>> GroupHandle::Prepare(const AllToAllv&, absl::Duration) {
@@ -129,6 +133,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
   absl::StatusOr<Flows> flows = CheckExchange(exchange, world_size(), rank(), device_.get());
   if (!flows.ok()) return flows.status();
   const InContext here(device_->driver(), device_->context());
+  scratch_->Release();
   absl::StatusOr<std::shared_ptr<Operation>> operation = Operation::Make(device_, exchange, *std::move(flows), stream);
   if (!operation.ok()) return operation.status();
   if (absl::Status status = TakeScratch(**operation); !status.ok()) return status;
@@ -142,7 +147,14 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
 absl::Status GroupHandle::TakeScratch(Operation& operation) {
   const std::vector<Flow>& sends = operation.flows.sends;
   for (size_t i = 0; i < sends.size(); ++i) {
-    if (!read_by_[sends[i].rank] || !LocalPeers::MustGather(sends[i])) continue;
+    if (!read_by_[sends[i].rank]) continue;
+    if (std::any_of(sends[i].parts.begin(), sends[i].parts.end(), [](const Part& part) { return !part.on_device(); })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sends to rank ", sends[i].rank,
+                       " of this node have ranges of a segment, which its device cannot read: send "
+                       "memory of the device, or join without local copies"));
+    }
+    if (!LocalPeers::MustGather(sends[i])) continue;
     absl::StatusOr<std::shared_ptr<DeviceMemory>> memory = scratch_->Take(sends[i].total_bytes);
     if (!memory.ok()) return memory.status();
     operation.gathered.resize(sends.size());

@@ -23,7 +23,8 @@ class GroupHandle final : public Group {
  public:
   // Blocks until every rank has joined.
   static absl::StatusOr<std::unique_ptr<Group>> Join(Client& client, std::shared_ptr<OpenDevice> device,
-                                                     GroupOptions options, const Staging& staging);
+                                                     std::shared_ptr<Scratch> scratch, GroupOptions options,
+                                                     const Staging& staging);
   ~GroupHandle() override;
 
   uint32_t rank() const override { return core_->rank(); }
@@ -42,8 +43,8 @@ class GroupHandle final : public Group {
   absl::Status Leave() override;
 
  private:
-  GroupHandle(std::shared_ptr<OpenDevice> device, std::unique_ptr<rails::Group> core)
-      : device_(std::move(device)), core_(std::move(core)), scratch_(std::make_shared<Scratch>(device_)) {}
+  GroupHandle(std::shared_ptr<OpenDevice> device, std::shared_ptr<Scratch> scratch, std::unique_ptr<rails::Group> core)
+      : device_(std::move(device)), core_(std::move(core)), scratch_(std::move(scratch)) {}
   absl::StatusOr<std::shared_ptr<Job>> SubmitBehind(const AllToAllv& exchange, std::optional<Stream> stream,
                                                     absl::Duration timeout);
   // Takes scratch memory for flows to ranks of this node that must be gathered.

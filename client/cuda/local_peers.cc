@@ -70,6 +70,8 @@ absl::Status LocalPeers::AgreeOn(rails::Group& group, const Buffers& buffers, bo
     const bool same = hello.process == own.process;
     if (own.usable != 0 && hello.usable != 0 && Find(hello.part, same, nullptr).ok()) reads_[peers[i]] = same;
   }
+  for (const Opened& opened : opened_) driver.cuIpcCloseMemHandle(opened.base);
+  opened_.clear();
   for (size_t i = 0; i < peers.size(); ++i) send(i, uint64_t{Reads(peers[i])});
   if (status.ok()) status = ExchangeSmall(group, buffers, peers, sizeof(uint64_t), tag, timeout);
   for (size_t i = 0; status.ok() && i < peers.size(); ++i) {
@@ -77,7 +79,13 @@ absl::Status LocalPeers::AgreeOn(rails::Group& group, const Buffers& buffers, bo
     std::memcpy(&reads, buffers.Receive(0).begin() + i * sizeof(reads), sizeof(reads));
     read_by_[peers[i]] = reads == 1;
   }
-  if (trial != 0) driver.cuMemFree_v2(trial);  // all others have tried it
+  // Both ways or none: an acknowledgement is then the only flow of its ranks in a slice.
+  for (const uint32_t peer : peers) {
+    if (Reads(peer) && read_by_[peer]) continue;
+    reads_[peer].reset();
+    read_by_[peer] = false;
+  }
+  if (trial != 0) driver.cuMemFree_v2(trial);  // all others have closed it
   return status;
 }
 
@@ -87,21 +95,23 @@ absl::StatusOr<RemotePart> LocalPeers::Name(Address address, uint64_t length_byt
   Address base = 0;
   size_t bytes = 0;
   absl::Status status = driver.Check(driver.cuMemGetAddressRange_v2(&base, &bytes, address), "cuMemGetAddressRange");
-  if (status.ok()) status = driver.Check(driver.cuIpcGetMemHandle(&part.handle, base), "cuIpcGetMemHandle");
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("memory of the device at 0x", absl::Hex(address), ": ",
+                                                    status.message(), "; it must stay until its job has ended"));
+  }
+  status = driver.Check(driver.cuIpcGetMemHandle(&part.handle, base), "cuIpcGetMemHandle");
   if (!status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat("memory of the device at 0x", absl::Hex(address),
                                      " cannot be told to other processes of this node: ", status.message(),
-                                     "; allocate it by cudaMalloc(), or join with Staging::local_copies false"));
+                                     "; allocate it by cudaMalloc() (torch: without expandable_segments), or join "
+                                     "without local copies"));
   }
   part.offset_bytes = address - base;
   return part;
 }
 
-bool LocalPeers::MustGather(const Flow& flow) {
-  return flow.parts.size() > LocalNote::kMaxParts ||
-         std::any_of(flow.parts.begin(), flow.parts.end(), [](const Part& part) { return !part.on_device(); });
-}
+bool LocalPeers::MustGather(const Flow& flow) { return flow.parts.size() > LocalNote::kMaxParts; }
 
 absl::StatusOr<LocalNote> LocalPeers::Write(const Flow& flow, const Memory* gathered, Stream stream) const {
   const Driver& driver = device_->driver();

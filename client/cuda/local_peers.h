@@ -56,7 +56,7 @@ class LocalPeers {
   bool Reads(uint32_t rank) const { return reads_[rank].has_value(); }
   bool IsReadBy(uint32_t rank) const { return read_by_[rank]; }
 
-  // The parts of a flow do not fit into a note, or are not all on the device.
+  // The parts of a flow do not fit into a note.
   static bool MustGather(const Flow& flow);
   // A note about the bytes of a flow. If they must be gathered, copies them into `gathered` on `stream`.
   absl::StatusOr<LocalNote> Write(const Flow& flow, const Memory* gathered, Stream stream) const;

@@ -104,7 +104,7 @@ void Operation::Finish(const absl::Status& status) {
   }
   LetStreamsGo();
   std::vector<std::function<void(Result)>> callbacks;
-  AllToAllv dropped;  // outlives the lock: memory may be freed with it
+  AllToAllv dropped;
   {
     absl::MutexLock lock(&mutex_);
     report_ = report;
@@ -115,7 +115,10 @@ void Operation::Finish(const absl::Status& status) {
   ReturnWord();
   flows = {};
   std::erase(gathered, nullptr);
-  if (pool_ != nullptr) pool_->Give(std::exchange(gathered, {}));
+  if (pool_ != nullptr) {
+    pool_->Give(std::exchange(gathered, {}));
+    pool_->Keep(std::move(dropped));
+  }
   for (auto& callback : callbacks) callback(report);
 }
 

@@ -30,6 +30,7 @@ class Operation {
     uint32_t slices = 0;  // 0: not known before slice 0 has ended
     uint32_t started = 0, done = 0;
     uint32_t active = 0;  // slices between their start and their end
+    bool began = false;   // the rank's own bytes are being copied
     bool read = false;    // this rank has read what ranks of its node send
     absl::Status failed;
     JobReport sum;

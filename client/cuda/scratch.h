@@ -1,4 +1,5 @@
-// Memory of the device for bytes that are gathered there before ranks of the same node read them.
+// Memory of the device that a group's worker may neither allocate nor free: both may wait for the whole device, on
+// which streams wait for the worker.
 #ifndef RAILS_CLIENT_CUDA_SCRATCH_H_
 #define RAILS_CLIENT_CUDA_SCRATCH_H_
 
@@ -17,14 +18,14 @@
 
 namespace rails::cuda {
 
-// Allocated by the threads that submit, and freed only at the end: an allocation may wait for the whole device, on
-// which streams wait for a group's worker. Thread-safe.
+// For all groups of a device. Thread-safe.
 class Scratch {
  public:
   using Held = std::vector<std::shared_ptr<DeviceMemory>>;
   explicit Scratch(std::shared_ptr<OpenDevice> device) : device_(std::move(device)) {}
 
-  // At least `bytes`.
+  // At least `bytes`, for bytes that are gathered before ranks of the same node read them. Such memory is freed only at
+  // the end, because other processes may have it open. Called by threads that submit.
   absl::StatusOr<std::shared_ptr<DeviceMemory>> Take(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
@@ -41,6 +42,17 @@ class Scratch {
   void Give(Held memory) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     for (auto& one : memory) free_.push_back(std::move(one));
+  }
+  // Keeps the memory of an ended job, whose last reference this may be, until Release(), which threads that submit
+  // call.
+  void Keep(AllToAllv ended) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    kept_.push_back(std::move(ended));
+  }
+  void Release() ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::vector<AllToAllv> dropped;  // outlives the lock
+    absl::MutexLock lock(&mutex_);
+    dropped.swap(kept_);
   }
 
  private:
@@ -62,6 +74,7 @@ class Scratch {
   const std::shared_ptr<OpenDevice> device_;
   absl::Mutex mutex_;
   Held free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AllToAllv> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rails::cuda

@@ -6,7 +6,7 @@
 // number counts. These slices have equal parts of what remains of each flow.
 //
 // A flow between ranks of one node that needs no staging (local_peers.h) has a note in slice 0, and an acknowledgement,
-// the other way round, in the last slice. So a job with such a flow has two slices or more.
+// the other way round, in the last slice. A job with such a flow has two slices or more.
 #ifndef RAILS_CLIENT_CUDA_SLICES_H_
 #define RAILS_CLIENT_CUDA_SLICES_H_
 

@@ -38,7 +38,7 @@ absl::Status WorkerState::Submit(std::shared_ptr<Operation> operation, Inbox* in
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unfinished_ < kMaxUnfinished || !over_.ok(); };
   if (!changed_.Await(mutex_, room, deadline)) {
     return absl::UnavailableError(
-        absl::StrCat("the group has ", kMaxUnfinished, " unfinished jobs, and none has ended in time"));
+        absl::StrCat("the group has ", kMaxUnfinished, " unfinished jobs, and none has ended in time: wait for one"));
   }
   if (!over_.ok()) return absl::FailedPreconditionError(absl::StrCat("the group is over: ", over_.message()));
   ++unfinished_;
@@ -189,20 +189,25 @@ void Worker::SubmitCopied() {
     if (early) return;
     copied_.pop_front();
     if (slice.operation == nullptr) continue;  // the device has failed
-    if (over_.ok()) {
-      SubmitSlice(buffer);
-    } else {
+    if (!over_.ok()) {
       DropSlice(buffer);
+    } else if (!SubmitSlice(buffer)) {
+      copied_.push_front(buffer);
+      return;
     }
   }
 }
 
-void Worker::SubmitSlice(uint32_t buffer) {
+bool Worker::SubmitSlice(uint32_t buffer) {
   Slice& slice = active_[buffer];
   Operation& operation = *slice.operation;
-  if (slice.number == 0) {  // the job's stream has come to it
+  if (slice.number == 0 && !operation.course.began) {  // the job's stream has come to it
+    operation.course.began = true;
     operation.AddCopies({.own_bytes = BytesOf(operation.flows.own)});
-    if (absl::Status status = copier_->Own(operation.flows.own); !status.ok()) return Break(status);
+    if (absl::Status status = copier_->Own(operation.flows.own); !status.ok()) {
+      Break(status);
+      return true;
+    }
   }
   AllToAllv exchange{.sends = slice.sends.flows,
                      .receives = slice.receives.flows,
@@ -215,8 +220,11 @@ void Worker::SubmitSlice(uint32_t buffer) {
   }
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
+    // The group is over. A slice that is under way knows why.
+    if (absl::IsFailedPrecondition(job.status()) && AnySubmitted()) return false;
     Fail(operation, InJob(job.status(), operation));
-    return DropSlice(buffer);
+    DropSlice(buffer);
+    return true;
   }
   slice.job = *std::move(job);
   slice.job->OnDone([inbox = inbox_, buffer](const absl::StatusOr<JobReport>& result) {
@@ -228,6 +236,7 @@ void Worker::SubmitSlice(uint32_t buffer) {
     }
     inbox->Put(std::move(message));
   });
+  return true;
 }
 
 void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
@@ -237,7 +246,7 @@ void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
   slice.job = nullptr;
   AddReport(report, &operation.course.sum);
   absl::Status status = InJob(report.status, operation);
-  if (status.ok() && slice.number == 0) status = TakeFirst(slice, buffer, report);
+  if (status.ok() && over_.ok() && slice.number == 0) status = TakeFirst(slice, buffer, report);
   if (!status.ok()) Fail(operation, status);
   if (!over_.ok()) return DropSlice(buffer);
   operation.AddCopies({.to_device_bytes = BytesOf(slice.receives.copies)});
@@ -402,6 +411,10 @@ void Worker::Stop() {
     SubmitCopied();
   }
   for (uint32_t buffer = 0; buffer < active_.size(); ++buffer) EndSlice(buffer);
+}
+
+bool Worker::AnySubmitted() const {
+  return std::any_of(active_.begin(), active_.end(), [](const Slice& slice) { return slice.job != nullptr; });
 }
 
 bool Worker::AnyActive() const {

@@ -77,14 +77,15 @@ class Worker {
   // Starts as many slices as there are buffers.
   void Advance();
   absl::Status StartSlice(const std::shared_ptr<Operation>& operation);
-  // What comes before the copies out of the first slice.
+  // Before the copies out of the first slice.
   absl::Status BeginOperation(Operation& operation);
   // The daemon copies between ranks of a node, and cannot touch memory of a device.
   void StageInNode(Flow* flow) const;
   absl::Status WriteNotes(Operation& operation, const SliceFlows& sends);
   // Submits the slices that are copied out, in their order.
   void SubmitCopied();
-  void SubmitSlice(uint32_t buffer);
+  // False: try again when a slice that is with the daemon has ended.
+  bool SubmitSlice(uint32_t buffer);
   void OnEnded(uint32_t buffer, const JobReport& report);
   // Takes what the first slice has told: how many slices there are, the true lengths of flows, notes.
   absl::Status TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report);
@@ -102,6 +103,7 @@ class Worker {
   // After kStop: ends what still runs.
   void Stop();
   bool AnyActive() const;
+  bool AnySubmitted() const;
 
   rails::Group& group_;
   const SliceSizes sizes_;

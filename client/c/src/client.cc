@@ -50,7 +50,13 @@ absl::Status Alloc(rails_client* client, uint64_t length_bytes, const rails_segm
 
 absl::StatusOr<std::unique_ptr<Group>> JoinWith(rails_client& client, const rails_group_options& read,
                                                 GroupOptions options) {
-  if (read.device == nullptr) return client.client->JoinGroup(std::move(options));
+  if (read.device == nullptr) {
+    if (read.slice_bytes != 0 || read.slices != 0 || read.device_flags != 0) {
+      return absl::InvalidArgumentError(
+          "options->slice_bytes, slices or device_flags is set, and options->device is NULL");
+    }
+    return client.client->JoinGroup(std::move(options));
+  }
   if (read.device->client.owner_before(client.ends) || client.ends.owner_before(read.device->client)) {
     return absl::InvalidArgumentError("options->device was opened with another client: open it with this one");
   }

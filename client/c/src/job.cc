@@ -122,6 +122,9 @@ absl::Status Submit(rails_group* group, absl::StatusOr<AllToAllv> exchange, cons
   Take(*options, &*exchange);
   const absl::Duration timeout = Time(options->submit_timeout_ns, kSubmitTimeout);
   if ((options->flags & RAILS_JOB_ON_STREAM) == 0) {
+    if (options->stream != nullptr) {
+      return absl::InvalidArgumentError("options->stream is set, and options->flags lacks RAILS_JOB_ON_STREAM");
+    }
     return Give(group->group->Submit(*exchange, timeout), group->facts, job);
   }
   auto* const on_device = dynamic_cast<cuda::Group*>(group->group.get());

@@ -66,13 +66,14 @@ class Memory : public Segment {
 // How the bytes of device memory are staged.
 struct Staging {
   // Bytes that one job of the daemon moves at most in each direction of a rank. Equal on every rank. Larger slices cost
-  // less time of processors, smaller ones overlap better. At least 64 for each rank of the group.
+  // less time of processors, smaller ones overlap better. 64 for each rank of the group to 2^40.
   uint64_t slice_bytes = 16 << 20;
-  // Slices that the group has under way. Pinned memory: twice this many times `slice_bytes`.
+  // Slices that the group has under way, 1 to 1024. Pinned memory: twice this many times `slice_bytes`.
   uint32_t slices = 4;
   // Ranks of a node copy from each other's devices (CUDA IPC), where their devices and containers allow that. A sender
   // must not free memory of the device while a group that has sent from it may still have it open: until all ranks have
-  // left. False: their bytes are staged and copied by the daemon. Need not be equal.
+  // left. Ranges of segments cannot be sent to them. False: their bytes are staged and copied by the daemon. Need not
+  // be equal.
   bool local_copies = true;
 };
 

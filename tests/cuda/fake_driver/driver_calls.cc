@@ -236,8 +236,11 @@ int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address) {
   auto region = state.memory.FindDevice(address);
   if (handle == nullptr || region == nullptr || region->from_create || region->allocation->opened) return kInvalidValue;
   const Allocation& allocation = *region->allocation;
-  *handle = {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(allocation.file), allocation.serial(),
-             allocation.bytes, {}};
+  *handle = {static_cast<uint64_t>(getpid()),
+             static_cast<uint64_t>(allocation.file),
+             allocation.serial(),
+             allocation.bytes,
+             {}};
   return kSuccess;
 }
 

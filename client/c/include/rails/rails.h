@@ -184,7 +184,8 @@ typedef struct rails_device_options {
 #define RAILS_DEVICE_OPTIONS_INIT \
   { sizeof(rails_device_options), 0, 0, NULL }
 
-/* `options`: NULL for the defaults. Only groups of `client` can be joined with the device. NOT_FOUND: there is no
+/* `options`: NULL for the defaults. Only groups of `client` can be joined with the device, which must not be used, only
+ * freed, after rails_close(). NOT_FOUND: there is no
  * driver, or no such device. UNAVAILABLE: the driver does not start. UNIMPLEMENTED: it is older than CUDA 11. */
 RAILS_MUST_USE rails_error *rails_device_open(rails_client *client, const rails_device_options *options,
                                               rails_device **device);
@@ -246,7 +247,8 @@ typedef struct rails_group_options {
  * several.
  *
  * With a device, an error of one job ends the group at every rank, RAILS_RECOVERY_DEGRADE and rails_prepare() are
- * refused, `vote` must be 0, and errors of the daemon are the job's. Its jobs have slices of pinned memory: twice
+ * refused, `vote` must be 0, and errors of the daemon are the job's. rails_job_cancel() ends the group: other ranks learn
+ * that this one has left. At most 64 jobs are unfinished. Its jobs have slices of pinned memory: twice
  * `slices` times `slice_bytes`. */
 RAILS_MUST_USE rails_error *rails_join(rails_client *client, const rails_group_options *options, rails_group **group);
 
@@ -407,8 +409,8 @@ typedef struct rails_report {
    * known. RAILS_RECOVERY_DEGRADE: the vote of a lost rank counts only where its node had told it, so ranks may see
    * different numbers after a loss. */
   uint64_t highest_vote;
-  /* Groups with a device, else 0: bytes that the GPU has copied to pinned memory, from it, and from other ranks' devices
-   * of this node; jobs of the daemon. The figures above are the sums of these jobs. */
+  /* Groups with a device, else 0: bytes that the GPU has copied to pinned memory, from it, and from other ranks'
+   * devices of this node; jobs of the daemon. The figures above are the sums of these jobs. */
   uint64_t copied_out_bytes, copied_in_bytes, copied_local_bytes;
   uint64_t slices;
 } rails_report;

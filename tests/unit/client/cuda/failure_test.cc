@@ -229,7 +229,7 @@ TEST_F(CudaFailureTest, RanksMustAgreeOnTheStaging) {
   OnRanks(kRanks, [&](uint32_t number) {
     const Rank rank(cluster, number, kRanks, {.slice_bytes = 200 + number, .slices = 2});
     EXPECT_EQ(rank.status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(rank.status.message(), HasSubstr("the ranks differ in staging.slice_bytes"));
+    EXPECT_THAT(rank.status.message(), HasSubstr("the ranks differ in slice_bytes"));
   });
 }
 
@@ -272,6 +272,35 @@ TEST_F(CudaFailureTest, WrongExchangesAreRefusedByName) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_TRUE(EndOf(**job).ok());
   EXPECT_EQ((*job)->copies().own_bytes, 0u);
+}
+
+// Freeing memory waits for the device, on which a stream waits for the next job: the worker must not do it.
+TEST_F(CudaFailureTest, MemoryThatTheCallerHasDroppedIsFreedByTheCaller) {
+  MemoryCluster cluster(1, 1);
+  Rank rank(cluster, 0, 1, kStaging);
+  auto memory = *rank.device->Allocate(100);
+  cluster.Hold(true);
+  auto job = *rank.group->Submit({.sends = {{0, {{memory, 0, 100}}}}, .receives = {{0, {{memory, 0, 100}}}}},
+                                 rank.stream, kLimit);
+  memory = nullptr;
+  cluster.Hold(false);
+  EXPECT_TRUE(EndOf(*job).ok());
+  EXPECT_EQ(fakeCalls("cuMemFree_v2"), fakeCalls("cuMemAlloc_v2") - 1);
+  EXPECT_TRUE(rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit).ok());
+  EXPECT_EQ(fakeCalls("cuMemFree_v2"), fakeCalls("cuMemAlloc_v2"));
+}
+
+// The device of another process cannot read the host's memory of this one.
+TEST_F(CudaFailureTest, SegmentsAreNotSentInsideTheNode) {
+  MemoryCluster cluster(kRanks, 1, /*nodes=*/1);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    const std::shared_ptr<rails::Segment> host = *rank.client->CreateSegment(100, {});
+    const rails::AllToAllv exchange{.sends = {{1 - number, {{host, 0, 100}}}}};
+    const absl::Status status = rank.group->Submit(exchange, rank.stream, kLimit).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("without local copies"));
+  });
 }
 
 TEST_F(CudaFailureTest, MemoryIsNamedAsTheDriverKnowsIt) {
