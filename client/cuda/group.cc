@@ -87,6 +87,11 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
       Buffers::Make(client, device_, sizes.buffer_bytes(), staging.slices);
   if (!buffers.ok()) return buffers.status();
   const InContext here(device_->driver(), device_->context());
+  if (absl::Status made = device_->driver().Check(device_->driver().cuStreamCreate(&host_stream_, kStreamNonBlocking),
+                                                  "cuStreamCreate");
+      !made.ok()) {
+    return made;
+  }
   absl::StatusOr<std::unique_ptr<Copier>> copier = Copier::Make(device_, inbox_, staging.slices);
   if (!copier.ok()) return copier.status();
   auto peers = std::make_unique<LocalPeers>(device_, world_size());
@@ -110,12 +115,19 @@ absl::Status GroupHandle::Start(Client& client, const Staging& staging, absl::Du
 }
 
 GroupHandle::~GroupHandle() {
-  if (!owner_.IsThis()) worker_.release();  // it would wait for the device
-  if (!thread_.running()) return;
-  Leave().IgnoreError();  // ends a submission that waits for a daemon
-  inbox_->Put({.kind = Message::Kind::kStop});
-  thread_.Join();
-  scratch_->Release();
+  if (!owner_.IsThis()) {
+    worker_.release();  // it would wait for the device
+    return;
+  }
+  if (thread_.running()) {
+    Leave().IgnoreError();  // ends a submission that waits for a daemon
+    inbox_->Put({.kind = Message::Kind::kStop});
+    thread_.Join();
+    scratch_->Release();
+  }
+  if (host_stream_ == nullptr) return;
+  const InContext here(device_->driver(), device_->context());
+  device_->driver().cuStreamDestroy_v2(host_stream_);
 }
 
 absl::StatusOr<std::shared_ptr<Prepared>> GroupHandle::Prepare(const AllToAllv&, absl::Duration) {
@@ -147,21 +159,30 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
 absl::Status GroupHandle::TakeScratch(Operation& operation) {
   const std::vector<Flow>& sends = operation.flows.sends;
   for (size_t i = 0; i < sends.size(); ++i) {
-    if (!read_by_[sends[i].rank]) continue;
-    if (std::any_of(sends[i].parts.begin(), sends[i].parts.end(), [](const Part& part) { return !part.on_device(); })) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sends to rank ", sends[i].rank,
-                       " of this node have ranges of a segment, which its device cannot read: send "
-                       "memory of the device, or join without local copies"));
-    }
-    if (!LocalPeers::MustGather(sends[i])) continue;
+    if (!read_by_[sends[i].rank] || !LocalPeers::MustGather(sends[i])) continue;
     absl::StatusOr<std::shared_ptr<DeviceMemory>> memory = scratch_->Take(sends[i].total_bytes);
     if (!memory.ok()) return memory.status();
     operation.gathered.resize(sends.size());
     operation.gathered[i] = *std::move(memory);
+    if (absl::Status status = GatherHost(sends[i], *operation.gathered[i]); !status.ok()) return status;
   }
   operation.set_pool(scratch_);
   return absl::OkStatus();
+}
+
+absl::Status GroupHandle::GatherHost(const Flow& flow, const Memory& memory) {
+  const Driver& driver = device_->driver();
+  absl::MutexLock lock(&host_copying_);
+  uint64_t at = 0;
+  for (const Part& part : flow.parts) {
+    if (!part.on_device()) {
+      const absl::Status status = driver.Check(
+          driver.cuMemcpyAsync(memory.address() + at, part.begin(), part.length_bytes, host_stream_), "cuMemcpyAsync");
+      if (!status.ok()) return status;
+    }
+    at += part.length_bytes;
+  }
+  return driver.Check(driver.cuStreamSynchronize(host_stream_), "cuStreamSynchronize");
 }
 
 absl::Status GroupHandle::Leave() {

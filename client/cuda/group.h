@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cuda/inbox.h"
 #include "client/cuda/open_device.h"
@@ -49,6 +50,9 @@ class GroupHandle final : public Group {
                                                     absl::Duration timeout);
   // Takes scratch memory for flows to ranks of this node that must be gathered.
   absl::Status TakeScratch(Operation& operation);
+  // Copies the ranges of segments of a flow to where it is gathered. Waits for that: such memory is not pinned, and a
+  // copy by the worker could wait for streams.
+  absl::Status GatherHost(const Flow& flow, const Memory& memory) ABSL_LOCKS_EXCLUDED(host_copying_);
   // Makes the worker, and starts its thread.
   absl::Status Start(Client& client, const Staging& staging, absl::Duration timeout);
 
@@ -58,6 +62,8 @@ class GroupHandle final : public Group {
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   const std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
   const std::shared_ptr<Scratch> scratch_;
+  Stream host_stream_ = nullptr;  // of GatherHost()
+  absl::Mutex host_copying_;
   std::vector<bool> read_by_;       // by rank: reads what this rank sends, without the daemon
   std::unique_ptr<Worker> worker_;  // only its thread uses it
   internal::OwnThread thread_;

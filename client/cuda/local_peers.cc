@@ -111,7 +111,10 @@ absl::StatusOr<RemotePart> LocalPeers::Name(Address address, uint64_t length_byt
   return part;
 }
 
-bool LocalPeers::MustGather(const Flow& flow) { return flow.parts.size() > LocalNote::kMaxParts; }
+bool LocalPeers::MustGather(const Flow& flow) {
+  return flow.parts.size() > LocalNote::kMaxParts ||
+         std::any_of(flow.parts.begin(), flow.parts.end(), [](const Part& part) { return !part.on_device(); });
+}
 
 absl::StatusOr<LocalNote> LocalPeers::Write(const Flow& flow, const Memory* gathered, Stream stream) const {
   const Driver& driver = device_->driver();
@@ -125,9 +128,11 @@ absl::StatusOr<LocalNote> LocalPeers::Write(const Flow& flow, const Memory* gath
       note.parts[note.part_count++] = *named;
       continue;
     }
-    const absl::Status status = driver.Check(
-        driver.cuMemcpyAsync(gathered->address() + at, part.begin(), part.length_bytes, stream), "cuMemcpyAsync");
-    if (!status.ok()) return status;
+    if (part.on_device()) {
+      const absl::Status status = driver.Check(
+          driver.cuMemcpyAsync(gathered->address() + at, part.address, part.length_bytes, stream), "cuMemcpyAsync");
+      if (!status.ok()) return status;
+    }
     at += part.length_bytes;
   }
   if (gathered == nullptr) return note;

@@ -56,9 +56,10 @@ class LocalPeers {
   bool Reads(uint32_t rank) const { return reads_[rank].has_value(); }
   bool IsReadBy(uint32_t rank) const { return read_by_[rank]; }
 
-  // The parts of a flow do not fit into a note.
+  // The parts of a flow do not fit into a note, or are not all on the device.
   static bool MustGather(const Flow& flow);
-  // A note about the bytes of a flow. If they must be gathered, copies them into `gathered` on `stream`.
+  // A note about the bytes of a flow. If they must be gathered, copies those of the device into `gathered` on `stream`;
+  // those of the host are there.
   absl::StatusOr<LocalNote> Write(const Flow& flow, const Memory* gathered, Stream stream) const;
   // Copies the bytes of a note to their places in `flow`, whose length it sets, on `stream`. Returns how many they are.
   // INVALID_ARGUMENT: more than the flow has room for. INTERNAL: the note makes no sense.

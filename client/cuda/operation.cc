@@ -103,21 +103,19 @@ void Operation::Finish(const absl::Status& status) {
     report.ratio_to_bound = absl::FDivDuration(report.elapsed, report.node_bound);
   }
   LetStreamsGo();
-  std::vector<std::function<void(Result)>> callbacks;
-  AllToAllv dropped;
-  {
-    absl::MutexLock lock(&mutex_);
-    report_ = report;
-    std::swap(dropped, exchange_);
-    callbacks.swap(callbacks_);
-    changed_.WakeAll();
-  }
   ReturnWord();
   flows = {};
   std::erase(gathered, nullptr);
   if (pool_ != nullptr) {
     pool_->Give(std::exchange(gathered, {}));
-    pool_->Keep(std::move(dropped));
+    pool_->Keep(std::exchange(exchange_, {}));
+  }
+  std::vector<std::function<void(Result)>> callbacks;
+  {
+    absl::MutexLock lock(&mutex_);
+    report_ = report;
+    callbacks.swap(callbacks_);
+    changed_.WakeAll();
   }
   for (auto& callback : callbacks) callback(report);
 }

@@ -72,8 +72,8 @@ struct Staging {
   uint32_t slices = 4;
   // Ranks of a node copy from each other's devices (CUDA IPC), where their devices and containers allow that. A sender
   // must not free memory of the device while a group that has sent from it may still have it open: until all ranks have
-  // left. Ranges of segments cannot be sent to them. False: their bytes are staged and copied by the daemon. Need not
-  // be equal.
+  // left. Submit() copies ranges of segments that go to them. False: their bytes are staged and copied by the daemon.
+  // Need not be equal.
   bool local_copies = true;
 };
 

@@ -247,9 +247,9 @@ typedef struct rails_group_options {
  * several.
  *
  * With a device, an error of one job ends the group at every rank, RAILS_RECOVERY_DEGRADE and rails_prepare() are
- * refused, `vote` must be 0, and errors of the daemon are the job's. rails_job_cancel() ends the group: other ranks learn
- * that this one has left. At most 64 jobs are unfinished. Its jobs have slices of pinned memory: twice
- * `slices` times `slice_bytes`. */
+ * refused, `vote` must be 0, and errors of the daemon are the job's. rails_job_cancel() ends the group: other ranks
+ * learn that this one has left. At most 64 jobs are unfinished. Its jobs have slices of pinned memory: twice `slices`
+ * times `slice_bytes`. */
 RAILS_MUST_USE rails_error *rails_join(rails_client *client, const rails_group_options *options, rails_group **group);
 
 /* Node of a rank; NULL if `rank` is outside the group. */

@@ -60,9 +60,7 @@ std::string Content(uint32_t turn, uint32_t from, uint32_t to, uint64_t bytes) {
 // an odd number.
 class Buffers {
  public:
-  // `device_only`: flows that are on the device whatever their number.
-  Buffers(Rank& rank, const std::vector<uint64_t>& rooms, std::mt19937_64& random, std::vector<bool> device_only)
-      : device_only_(std::move(device_only)) {
+  Buffers(Rank& rank, const std::vector<uint64_t>& rooms, std::mt19937_64& random) {
     uint64_t device_bytes = 1, host_bytes = 1;
     for (size_t i = 0; i < rooms.size(); ++i) (OnHost(i) ? host_bytes : device_bytes) += rooms[i];
     device = *rank.device->Allocate(device_bytes);
@@ -82,7 +80,7 @@ class Buffers {
     }
   }
 
-  bool OnHost(size_t flow) const { return flow % 3 == 2 && !device_only_[flow]; }
+  static bool OnHost(size_t flow) { return flow % 3 == 2; }
   // The bytes of a flow, in what the device and the host have.
   std::string Of(size_t flow, uint64_t bytes, const std::string& on_device) const {
     if (!OnHost(flow)) return on_device.substr(begins_[flow], bytes);
@@ -101,7 +99,6 @@ class Buffers {
   std::vector<rails::FlowRanges> flows;
 
  private:
-  const std::vector<bool> device_only_;
   std::vector<uint64_t> begins_;
 };
 
@@ -123,8 +120,8 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
   std::vector<Pinned> pinned;
   std::vector<std::shared_ptr<rails::cuda::Job>> jobs;
   for (uint32_t turn = 0; turn < shape.turns; ++turn) {
-    sends.emplace_back(rank, send_bytes, random, local);
-    receives.emplace_back(rank, receive_rooms, random, std::vector<bool>(shape.world_size));
+    sends.emplace_back(rank, send_bytes, random);
+    receives.emplace_back(rank, receive_rooms, random);
     if (turn > 0) {
       for (Buffers* buffers : {&sends.back(), &receives.back()}) {
         const auto& first = buffers == &sends.back() ? sends[0].device : receives[0].device;
@@ -166,8 +163,7 @@ void Play(const Shape& shape, uint64_t seed, MemoryCluster& cluster, uint32_t nu
       if (local[from]) {
         read += receive_bytes[from];
       } else if (from != number && staged) {
-        if (!receives[turn].OnHost(from)) to_device += receive_bytes[from];
-        if (!sends[turn].OnHost(from)) to_host += send_bytes[from];
+        if (!Buffers::OnHost(from)) to_device += receive_bytes[from], to_host += send_bytes[from];
       }
       if (shape.capacities) {
         EXPECT_EQ(report->received_by_rank[from], receive_bytes[from]) << from << " to " << number;
@@ -216,7 +212,7 @@ TEST_F(ExchangeTest, NetworkCardsReachTheDevice) {
     shape.direct = true;
     for (uint32_t from = 0; from < shape.world_size; ++from) {
       for (uint32_t to = 0; to < shape.world_size; ++to) {
-        const bool crosses = from % shape.nodes != to % shape.nodes && from % 3 != 2;
+        const bool crosses = from % shape.nodes != to % shape.nodes && !Buffers::OnHost(from);
         shape.flushes = shape.flushes || (crosses && shape.rooms[from][to] > 0);
       }
     }

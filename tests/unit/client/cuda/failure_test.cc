@@ -66,7 +66,7 @@ TEST_F(CudaFailureTest, AFailedSliceFailsItsJobAndTheGroup) {
       Exchange exchange(rank);
       auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
       ASSERT_TRUE(job.ok());
-      EXPECT_TRUE((*job)->WaitOn(rank.stream).ok());
+      (*job)->WaitOn(rank.stream).IgnoreError();  // it may have failed already
       const absl::Status status = EndOf(**job);
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       rank.driver->cuStreamSynchronize(rank.stream);  // does not hang
@@ -148,7 +148,7 @@ TEST_F(CudaFailureTest, AFailedCallOfTheDriverIsNamed) {
         if (number == 0) fakeFail(function.c_str(), call, 2);
         auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
         ASSERT_TRUE(job.ok());
-        EXPECT_TRUE((*job)->WaitOn(rank.stream).ok());
+        (*job)->WaitOn(rank.stream).IgnoreError();  // it may have failed already
         ends[number] = EndOf(**job);
         rank.driver->cuStreamSynchronize(rank.stream);
       });
@@ -288,19 +288,6 @@ TEST_F(CudaFailureTest, MemoryThatTheCallerHasDroppedIsFreedByTheCaller) {
   EXPECT_EQ(fakeCalls("cuMemFree_v2"), fakeCalls("cuMemAlloc_v2") - 1);
   EXPECT_TRUE(rank.group->Submit(rails::AllToAllv{}, rank.stream, kLimit).ok());
   EXPECT_EQ(fakeCalls("cuMemFree_v2"), fakeCalls("cuMemAlloc_v2"));
-}
-
-// The device of another process cannot read the host's memory of this one.
-TEST_F(CudaFailureTest, SegmentsAreNotSentInsideTheNode) {
-  MemoryCluster cluster(kRanks, 1, /*nodes=*/1);
-  OnRanks(kRanks, [&](uint32_t number) {
-    Rank rank(cluster, number, kRanks, kStaging);
-    const std::shared_ptr<rails::Segment> host = *rank.client->CreateSegment(100, {});
-    const rails::AllToAllv exchange{.sends = {{1 - number, {{host, 0, 100}}}}};
-    const absl::Status status = rank.group->Submit(exchange, rank.stream, kLimit).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("without local copies"));
-  });
 }
 
 TEST_F(CudaFailureTest, MemoryIsNamedAsTheDriverKnowsIt) {
