@@ -114,17 +114,6 @@ absl::Status CheckOverlap(std::vector<Place> places) {
   return absl::OkStatus();
 }
 
-// Takes the places of a flow out, whose bytes stay where they are.
-void Forget(const Flow& flow, std::vector<Place>* places) {
-  for (const Part& part : flow.parts) {
-    const Address begin = part.begin();
-    const auto found = std::find_if(places->begin(), places->end(), [&](const Place& place) {
-      return place.received && place.begin == begin && place.end == begin + part.length_bytes;
-    });
-    if (found != places->end()) places->erase(found);
-  }
-}
-
 }  // namespace
 
 std::vector<Copy> CopiesBetween(const Flow& from, const Flow& to) {
@@ -167,7 +156,10 @@ absl::StatusOr<Flows> CheckExchange(const AllToAllv& exchange, uint32_t world_si
   }
   flows.own = CopiesBetween(own_send, own_receive);
   flows.own_bytes = sent;
-  if (flows.own.empty()) Forget(own_receive, &places);
+  if (flows.own.empty()) {  // they stay where they are
+    std::erase_if(places,
+                  [&](const Place& place) { return place.received && exchange.receives[place.flow].rank == rank; });
+  }
   status = CheckOverlap(std::move(places));
   if (!status.ok()) return status;
   return flows;

@@ -1,6 +1,7 @@
 #include "client/cuda/group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <utility>
 
@@ -32,8 +33,9 @@ absl::Status CheckOptions(const GroupOptions& options, const Staging& staging) {
 // The caller's reference to a job.
 class JobHandle final : public Job {
  public:
-  JobHandle(const internal::OwnerProcess& owner, std::shared_ptr<Operation> operation, std::shared_ptr<Inbox> inbox)
-      : owner_(owner), operation_(std::move(operation)), inbox_(std::move(inbox)) {}
+  JobHandle(const internal::OwnerProcess& owner, std::shared_ptr<Operation> operation, std::shared_ptr<Inbox> inbox,
+            std::weak_ptr<rails::Group> core)
+      : owner_(owner), operation_(std::move(operation)), inbox_(std::move(inbox)), core_(std::move(core)) {}
 
   uint64_t seq() const override { return operation_->seq(); }
   absl::StatusOr<JobReport> Wait(absl::Duration timeout) override {
@@ -51,8 +53,11 @@ class JobHandle final : public Job {
   }
   absl::Status Cancel() override {
     if (absl::Status status = owner_.Check(); !status.ok()) return status;
-    if (!operation_->ended()) inbox_->Put({.kind = Message::Kind::kCancel, .operation = operation_});
-    return absl::OkStatus();
+    if (operation_->ended() || cancelled_.exchange(true)) return absl::OkStatus();
+    inbox_->Put({.kind = Message::Kind::kCancel, .operation = operation_});
+    // Ends a submission of the worker that waits for a daemon.
+    const std::shared_ptr<rails::Group> core = core_.lock();
+    return core == nullptr ? absl::OkStatus() : core->Leave();
   }
   absl::Status WaitOn(Stream stream) override {
     absl::Status status = owner_.Check();
@@ -64,6 +69,8 @@ class JobHandle final : public Job {
   const internal::OwnerProcess owner_;
   const std::shared_ptr<Operation> operation_;
   const std::shared_ptr<Inbox> inbox_;
+  const std::weak_ptr<rails::Group> core_;
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace
@@ -153,7 +160,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupHandle::SubmitBehind(const AllToAllv& 
       !status.ok()) {
     return status;
   }
-  return std::make_shared<JobHandle>(owner_, *std::move(operation), inbox_);
+  return std::make_shared<JobHandle>(owner_, *std::move(operation), inbox_, core_);
 }
 
 absl::Status GroupHandle::TakeScratch(Operation& operation) {

@@ -58,7 +58,7 @@ class GroupHandle final : public Group {
 
   const internal::OwnerProcess owner_{};
   const std::shared_ptr<OpenDevice> device_;
-  const std::unique_ptr<rails::Group> core_;
+  const std::shared_ptr<rails::Group> core_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   const std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
   const std::shared_ptr<Scratch> scratch_;

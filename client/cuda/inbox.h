@@ -29,8 +29,8 @@ struct Message {
   JobReport report{};
 };
 
-// Bounded by its senders: two messages of the device and one of the daemon for each buffer, 64 operations, which are
-// cancelled once each. Thread-safe.
+// Bounded by its senders: two messages of the device and one of the daemon for each buffer, 64 operations, which each
+// handle cancels once. Thread-safe.
 class Inbox {
  public:
   void Put(Message message) ABSL_LOCKS_EXCLUDED(mutex_) {

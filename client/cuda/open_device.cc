@@ -53,16 +53,20 @@ absl::StatusOr<std::shared_ptr<OpenDevice>> OpenDevice::Open(const DeviceOptions
   status = (*driver)->Check((*driver)->cuDevicePrimaryCtxRetain(&context, number), "cuDevicePrimaryCtxRetain");
   if (!status.ok()) return status;
   auto device = std::make_shared<OpenDevice>(*std::move(driver), number, context);
-  device->LookAtCapabilities();
+  device->LookAtCapabilities(options.stream_waits);
   return device;
 }
 
-void OpenDevice::LookAtCapabilities() {
+void OpenDevice::LookAtCapabilities(bool stream_waits) {
   char name[128] = {};
   driver_->cuDeviceGetName(name, sizeof(name) - 1, number_);
   capabilities_.device = name;
   driver_->cuDriverGetVersion(&capabilities_.driver_version);
   capabilities_.dma_buf = DmaBuf(*driver_, number_);
+  if (!stream_waits) {
+    capabilities_.stream_waits.reason = "DeviceOptions::stream_waits is false";
+    return;
+  }
   const InContext here(*driver_, context_);
   absl::StatusOr<std::unique_ptr<WaitWords>> words = WaitWords::Make(*driver_);
   absl::Status status = words.status();

@@ -35,7 +35,7 @@ class OpenDevice {
   WaitWords* words() const { return words_.get(); }
 
  private:
-  void LookAtCapabilities();
+  void LookAtCapabilities(bool stream_waits);
 
   const internal::OwnerProcess owner_{};
   const std::shared_ptr<const Driver> driver_;

@@ -28,6 +28,7 @@ class Operation {
   // How far the worker is.
   struct Course {
     uint32_t slices = 0;  // 0: not known before slice 0 has ended
+    uint32_t vote = 0;    // of this rank
     uint32_t started = 0, done = 0;
     uint32_t active = 0;  // slices between their start and their end
     bool began = false;   // the rank's own bytes are being copied

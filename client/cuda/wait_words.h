@@ -24,7 +24,7 @@ class WaitWords {
   struct Word {
     uint32_t index = 0, value = 0;
   };
-  static constexpr uint32_t kCount = 1024;
+  static constexpr uint32_t kCount = 8192;  // for the unfinished jobs of 128 groups
 
   // In the current context. UNIMPLEMENTED: the driver has no such waits.
   static absl::StatusOr<std::unique_ptr<WaitWords>> Make(const Driver& driver);

@@ -24,6 +24,10 @@ absl::Status InJob(const absl::Status& status, const Operation& operation) {
   return told;
 }
 
+uint64_t CameFrom(uint32_t rank, const JobReport& report) {
+  return rank < report.received_by_rank.size() ? report.received_by_rank[rank] : 0;
+}
+
 uint64_t BytesOf(const std::vector<Copy>& copies) {
   uint64_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
@@ -215,13 +219,15 @@ bool Worker::SubmitSlice(uint32_t buffer) {
                      .timeout = operation.timeout(),
                      .capacities = slice.number == 0 && operation.capacities()};
   if (slice.number == 0) {
-    exchange.vote =
+    operation.course.vote =
         std::max(sizes_.FurtherSlices(operation.flows.sends), sizes_.FurtherSlices(operation.flows.receives));
+    exchange.vote = operation.course.vote;
   }
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
-    // The group is over. A slice that is under way knows why.
-    if (absl::IsFailedPrecondition(job.status()) && AnySubmitted()) return false;
+    // The group is over, and a slice that is under way knows why; or the daemon takes more when one has ended.
+    const bool later = absl::IsFailedPrecondition(job.status()) || absl::IsResourceExhausted(job.status());
+    if (later && AnySubmitted()) return false;
     Fail(operation, InJob(job.status(), operation));
     DropSlice(buffer);
     return true;
@@ -260,6 +266,11 @@ absl::Status Worker::TakeFirst(Slice& slice, uint32_t buffer, const JobReport& r
     return absl::InternalError(absl::StrCat("job ", operation.seq(), ": a rank wants ", report.highest_vote,
                                             " further slices; at most ", kMaxSlices, " make sense"));
   }
+  if (report.highest_vote < operation.course.vote) {
+    return absl::InternalError(absl::StrCat("job ", operation.seq(), ": this rank has voted ", operation.course.vote,
+                                            ", and the highest vote is ", report.highest_vote,
+                                            ": a daemon of the group is older than votes; upgrade it"));
+  }
   operation.course.slices = 1 + static_cast<uint32_t>(report.highest_vote);
   if (operation.capacities()) {
     if (absl::Status status = TakeLengths(slice, report); !status.ok()) return status;
@@ -281,7 +292,7 @@ absl::Status Worker::TakeLengths(Slice& slice, const JobReport& report) {
   for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
     Flow& flow = operation.flows.receives[i];
     uint64_t length_bytes = 0;  // a source that sends nothing sends no prefix either
-    const uint64_t came = flow.rank < report.received_by_rank.size() ? report.received_by_rank[flow.rank] : 0;
+    const uint64_t came = CameFrom(flow.rank, report);
     if (!flow.local && came >= SliceSizes::kPrefixBytes) {
       std::memcpy(&length_bytes, slice.receives.heads[i], sizeof(length_bytes));
     }
@@ -306,7 +317,7 @@ absl::Status Worker::ReadNotes(Slice& slice, const JobReport& report) {
   Operation& operation = *slice.operation;
   for (size_t i = 0; i < operation.flows.receives.size(); ++i) {
     Flow& flow = operation.flows.receives[i];
-    if (!flow.local || (operation.capacities() && report.received_by_rank[flow.rank] == 0)) continue;
+    if (!flow.local || (operation.capacities() && CameFrom(flow.rank, report) == 0)) continue;
     LocalNote note;
     std::memcpy(&note, slice.receives.heads[i], sizeof(note));
     const absl::StatusOr<uint64_t> bytes = peers_->Read(note, &flow, copier_->in());

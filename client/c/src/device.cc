@@ -14,11 +14,12 @@ absl::Status OpenDevice(rails_client* client, const rails_device_options* given,
   if (absl::Status status = Require(device, "device"); !status.ok()) return status;
   const absl::StatusOr<rails_device_options> read = Read(given, "options");
   if (!read.ok()) return read.status();
-  if ((read->flags & ~RAILS_DEVICE_STAGED) != 0) {
+  if ((read->flags & ~(RAILS_DEVICE_STAGED | RAILS_DEVICE_BLOCKING)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("options->flags ", read->flags, " has an unknown bit"));
   }
   cuda::DeviceOptions options{.ordinal = read->ordinal};
   options.dma_buf = (read->flags & RAILS_DEVICE_STAGED) == 0;
+  options.stream_waits = (read->flags & RAILS_DEVICE_BLOCKING) == 0;
   options.driver = Text(read->driver, options.driver.c_str());
   absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(*client->client, std::move(options));
   if (!opened.ok()) return opened.status();

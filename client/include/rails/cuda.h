@@ -34,7 +34,8 @@ using Address = uint64_t;  // CUdeviceptr
 struct DeviceOptions {
   int ordinal = 0;  // as for cuDeviceGet() and cudaSetDevice()
   std::string driver = "libcuda.so.1";
-  bool dma_buf = true;  // use Capabilities::dma_buf where it is present
+  bool dma_buf = true;       // use Capabilities::dma_buf where it is present
+  bool stream_waits = true;  // use Capabilities::stream_waits where it is present
 };
 
 // An ability of the device, its driver or the kernel.
@@ -86,7 +87,8 @@ struct Copies {
 };
 
 // A submitted job. As rails::Job, with these differences: a job is one or more jobs of the daemon, whose figures
-// JobReport adds up, and `seq` numbers the jobs of this group. Cancel() ends the group at every rank.
+// JobReport adds up, and `seq` numbers the jobs of this group. AllToAllv::timeout holds for each of them. Cancel() ends
+// the group: the other ranks learn that this one has left. Wait() of a daemon that is silent waits on.
 class Job : public rails::Job {
  public:
   // Makes later work on `stream` wait until the received bytes are in place and the sent ones may be overwritten, or

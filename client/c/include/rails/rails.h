@@ -174,6 +174,8 @@ typedef struct rails_device rails_device;
 
 /* Stages memory of the device also where RDMA devices could reach it. */
 #define RAILS_DEVICE_STAGED 1u
+/* rails_job_wait_on() waits on the calling thread also where streams could wait. */
+#define RAILS_DEVICE_BLOCKING 2u
 
 typedef struct rails_device_options {
   size_t size;

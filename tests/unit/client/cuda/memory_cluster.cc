@@ -166,6 +166,7 @@ class MemoryFabric {
   absl::StatusOr<std::shared_ptr<rails::Job>> Submit(uint32_t rank, const rails::AllToAllv& exchange) {
     std::lock_guard lock(mutex_);
     if (!over_.ok()) return absl::FailedPreconditionError(over_.message());
+    if (members_[rank].last_seq - ended_ >= max_jobs_) return absl::ResourceExhaustedError("limits.max_jobs_per_group");
     const uint64_t seq = ++members_[rank].last_seq;
     Pending& pending = pending_[seq];
     pending.parts.resize(world_size_);
@@ -193,6 +194,11 @@ class MemoryFabric {
     failures_[seq] = std::move(status);
   }
   void set_tcp(bool tcp) { tcp_ = tcp; }
+  void set_max_jobs(uint64_t max_jobs) {
+    std::lock_guard lock(mutex_);
+    max_jobs_ = max_jobs;
+  }
+  void IgnoreVotes() { ignores_votes_ = true; }
   bool tcp() const { return tcp_; }
   void Hold(bool held) {
     std::lock_guard lock(mutex_);
@@ -253,6 +259,7 @@ class MemoryFabric {
       const absl::Status status = planned.ok() ? Carry(taken.mapped()) : planned;
       if (!status.ok()) End(taken.mapped(), status);
       lock.lock();
+      ++ended_;
     }
   }
 
@@ -274,7 +281,7 @@ class MemoryFabric {
     }
     for (uint32_t rank = 0; rank < world_size_; ++rank) {
       reports[rank].terminal = true;
-      reports[rank].highest_vote = highest_vote;
+      reports[rank].highest_vote = ignores_votes_ ? 0 : highest_vote;
       job.parts[rank].job->End(reports[rank]);
     }
     return absl::OkStatus();
@@ -313,7 +320,8 @@ class MemoryFabric {
   std::map<uint64_t, absl::Status> failures_;
   absl::Status over_;
   bool held_ = false, stopping_ = false;
-  std::atomic<bool> tcp_ = false;
+  std::atomic<bool> tcp_ = false, ignores_votes_ = false;
+  uint64_t ended_ = 0, max_jobs_ = UINT64_MAX;
   uint64_t jobs_ = 0;
   std::thread thread_;
 };
@@ -382,6 +390,8 @@ MemoryCluster::MemoryCluster(uint32_t world_size, uint64_t seed, uint32_t nodes)
 MemoryCluster::~MemoryCluster() = default;
 std::unique_ptr<rails::Client> MemoryCluster::MakeClient() { return std::make_unique<MemoryClient>(fabric_); }
 void MemoryCluster::FailJob(uint64_t seq, absl::Status status) { fabric_->FailJob(seq, std::move(status)); }
+void MemoryCluster::LimitJobs(uint32_t count) { fabric_->set_max_jobs(count); }
+void MemoryCluster::IgnoreVotes() { fabric_->IgnoreVotes(); }
 void MemoryCluster::UseTcp() { fabric_->set_tcp(true); }
 void MemoryCluster::Hold(bool held) { fabric_->Hold(held); }
 uint64_t MemoryCluster::jobs() const { return fabric_->jobs(); }

@@ -26,6 +26,9 @@ class MemoryCluster {
   void FailJob(uint64_t seq, absl::Status status);
   // The clients refuse dma-bufs, as a daemon with rails over TCP.
   void UseTcp();
+  // Daemons that take at most so many unfinished jobs, or do not know votes.
+  void LimitJobs(uint32_t count);
+  void IgnoreVotes();
   // Jobs stay unfinished while it is held.
   void Hold(bool held);
   // Jobs that all ranks have submitted so far.

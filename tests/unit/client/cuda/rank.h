@@ -37,12 +37,16 @@ class Pinned {
 // The primary context is current on the thread that makes it, as in a process that uses the CUDA runtime.
 class Rank {
  public:
-  Rank(MemoryCluster& cluster, uint32_t rank, uint32_t world_size, const rails::cuda::Staging& staging)
+  // `before_join`: called when the device is open.
+  Rank(
+      MemoryCluster& cluster, uint32_t rank, uint32_t world_size, const rails::cuda::Staging& staging,
+      const std::function<void()>& before_join = [] {})
       : client(cluster.MakeClient()), driver(*rails::cuda::Driver::Open(FAKE_CUDA_DRIVER)) {
     driver->cuDevicePrimaryCtxRetain(&context_, 0);
     driver->cuCtxPushCurrent_v2(context_);
     driver->cuStreamCreate(&stream, rails::cuda::kStreamNonBlocking);
     device = *rails::cuda::Device::Open(*client, {.driver = FAKE_CUDA_DRIVER});
+    before_join();
     auto joined = device->JoinGroup({.name = "test", .world_size = world_size, .rank = rank}, staging);
     status = joined.status();
     if (joined.ok()) group = *std::move(joined);
