@@ -19,7 +19,7 @@ class Counts(ctypes.Structure):
 
 
 class Live(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("allocations", "reservations", "mappings", "registrations", "streams", "events", "contexts")]
+    _fields_ = [(name, c_int64) for name in ("allocations", "registrations", "streams", "events", "contexts")]
 
 
 class Gpu:

@@ -56,11 +56,6 @@ int FindError(int error, const char** out, const char* ErrorText::*member) {
   return *out == nullptr ? kInvalidValue : kSuccess;
 }
 
-bool ValidProperties(const FakeAllocationProperties* wanted, int devices) {
-  return wanted != nullptr && wanted->type == 1 && wanted->location_type == 1 && wanted->location_id >= 0 &&
-         wanted->location_id < devices;
-}
-
 }  // namespace
 }  // namespace fake_cuda
 
@@ -165,7 +160,7 @@ int cuMemFree_v2(uint64_t address) {
   FAKE_CUDA_ENTER(kContext);
   if (address == 0) return kSuccess;
   auto region = state.memory.FindDevice(address);
-  if (region == nullptr || region->address != address || region->from_create) return kInvalidValue;
+  if (region == nullptr || region->address != address) return kInvalidValue;
   state.RemoveRegion(region, __func__, call.lock());
   return kSuccess;
 }
@@ -222,7 +217,7 @@ int cuMemGetHandleForAddressRange(void* handle, uint64_t address, size_t bytes, 
   }
   const Allocation& allocation = *region->allocation;
   const uint64_t offset = address - region->address;
-  if (bytes > allocation.mapped_bytes() - offset || !allocation.rdma_capable) return kInvalidValue;
+  if (bytes > allocation.mapped_bytes() - offset) return kInvalidValue;
   // Opened anew, because duplicates would share their positions: the position tells where the range starts.
   const int file = open(("/proc/self/fd/" + std::to_string(allocation.file)).c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return kOutOfMemory;
@@ -234,7 +229,7 @@ int cuMemGetHandleForAddressRange(void* handle, uint64_t address, size_t bytes, 
 int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address) {
   FAKE_CUDA_ENTER(kContext);
   auto region = state.memory.FindDevice(address);
-  if (handle == nullptr || region == nullptr || region->from_create || region->allocation->opened) return kInvalidValue;
+  if (handle == nullptr || region == nullptr || region->allocation->opened) return kInvalidValue;
   const Allocation& allocation = *region->allocation;
   *handle = {static_cast<uint64_t>(getpid()),
              static_cast<uint64_t>(allocation.file),
@@ -259,67 +254,6 @@ int cuIpcCloseMemHandle(uint64_t address) {
   auto region = state.memory.FindDevice(address);
   if (region == nullptr || !region->allocation->opened || region->address != address) return kInvalidValue;
   state.RemoveRegion(region, __func__, call.lock());
-  return kSuccess;
-}
-
-int cuMemGetAllocationGranularity(size_t* bytes, const FakeAllocationProperties* wanted, int option) {
-  FAKE_CUDA_ENTER(kDriver);
-  if (bytes == nullptr || !ValidProperties(wanted, state.devices) || option < 0 || option > 1) return kInvalidValue;
-  *bytes = kGranularity;
-  return kSuccess;
-}
-
-int cuMemCreate(unsigned long long* made, size_t bytes, const FakeAllocationProperties* wanted,
-                unsigned long long flags) {
-  FAKE_CUDA_ENTER(kDriver);
-  if (made == nullptr || !ValidProperties(wanted, state.devices) || flags != 0) return kInvalidValue;
-  if (state.attributes[102] == 0 || (wanted->handle_types == 1 && state.attributes[103] == 0) ||
-      (wanted->rdma_capable != 0 && state.attributes[110] == 0)) {
-    return kNotSupported;
-  }
-  return state.memory.Create(bytes, wanted->rdma_capable != 0, made);
-}
-
-int cuMemRelease(unsigned long long allocation) {
-  FAKE_CUDA_ENTER(kDriver);
-  return state.memory.Release(allocation);
-}
-
-int cuMemAddressReserve(uint64_t* address, size_t bytes, size_t alignment, uint64_t, unsigned long long flags) {
-  FAKE_CUDA_ENTER(kDriver);
-  if (address == nullptr || flags != 0) return kInvalidValue;
-  return state.memory.Reserve(bytes, alignment, address);
-}
-
-int cuMemAddressFree(uint64_t address, size_t bytes) {
-  FAKE_CUDA_ENTER(kDriver);
-  return state.memory.FreeReservation(address, bytes);
-}
-
-int cuMemMap(uint64_t address, size_t bytes, size_t offset, unsigned long long allocation, unsigned long long flags) {
-  FAKE_CUDA_ENTER(kDriver);
-  if (offset != 0 || flags != 0) return kInvalidValue;
-  return state.memory.Map(address, bytes, allocation);
-}
-
-int cuMemUnmap(uint64_t address, size_t bytes) {
-  FAKE_CUDA_ENTER(kDriver);
-  const auto mappings = state.memory.Mappings(address, bytes);
-  if (mappings.empty()) return kInvalidValue;
-  for (const auto& [base, region] : mappings) state.RemoveRegion(region, __func__, call.lock());
-  return kSuccess;
-}
-
-int cuMemSetAccess(uint64_t address, size_t bytes, const FakeMemoryAccess* access, size_t count) {
-  FAKE_CUDA_ENTER(kDriver);
-  const auto mappings = state.memory.Mappings(address, bytes);
-  if (mappings.empty() || access == nullptr || count == 0) return kInvalidValue;
-  for (size_t i = 0; i < count; ++i) {
-    if (access[i].location_type != 1 || access[i].location_id < 0 || access[i].location_id >= state.devices) {
-      return kInvalidValue;
-    }
-    for (const auto& [base, region] : mappings) region->accessible = access[i].flags == 3;
-  }
   return kSuccess;
 }
 

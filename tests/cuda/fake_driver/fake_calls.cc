@@ -116,13 +116,8 @@ FakeLive fakeLive(void) {
   std::lock_guard lock(state.mutex);
   int64_t contexts = 0;
   for (const Context& context : state.contexts) contexts += context.retained;
-  return {state.memory.allocations(),
-          state.memory.reservations(),
-          state.memory.mappings(),
-          state.memory.registrations(),
-          static_cast<int64_t>(state.streams.size()),
-          static_cast<int64_t>(state.events.size()),
-          contexts};
+  return {state.memory.allocations(), state.memory.registrations(), static_cast<int64_t>(state.streams.size()),
+          static_cast<int64_t>(state.events.size()), contexts};
 }
 
 FakeCounts fakeCounts(void) {

@@ -9,24 +9,6 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// CUmemAllocationProp and CUmemAccessDesc, laid out as the client declares them.
-struct FakeAllocationProperties {
-  int type;
-  int handle_types;
-  int location_type;
-  int location_id;
-  void* windows;
-  unsigned char compression;
-  unsigned char rdma_capable;
-  unsigned short usage;
-  unsigned char reserved[4];
-};
-struct FakeMemoryAccess {
-  int location_type;
-  int location_id;
-  int flags;
-};
-
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int* version);
 int cuGetErrorName(int error, const char** name);
@@ -70,15 +52,6 @@ struct FakeIpcHandle {
 int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address);
 int cuIpcOpenMemHandle_v2(uint64_t* address, FakeIpcHandle handle, unsigned flags);
 int cuIpcCloseMemHandle(uint64_t address);
-int cuMemGetAllocationGranularity(size_t* bytes, const FakeAllocationProperties* wanted, int option);
-int cuMemCreate(unsigned long long* made, size_t bytes, const FakeAllocationProperties* wanted,
-                unsigned long long flags);
-int cuMemRelease(unsigned long long allocation);
-int cuMemAddressReserve(uint64_t* address, size_t bytes, size_t alignment, uint64_t wanted, unsigned long long flags);
-int cuMemAddressFree(uint64_t address, size_t bytes);
-int cuMemMap(uint64_t address, size_t bytes, size_t offset, unsigned long long allocation, unsigned long long flags);
-int cuMemUnmap(uint64_t address, size_t bytes);
-int cuMemSetAccess(uint64_t address, size_t bytes, const FakeMemoryAccess* access, size_t count);
 int cuFlushGPUDirectRDMAWrites(int target, int scope);
 
 // Test-only functions. Any thread may call them, a host function included, except where they say otherwise.
@@ -122,9 +95,7 @@ int fakePoke(uint64_t to, const void* from, size_t bytes);
 void* fakeDeviceBytes(uint64_t address);
 
 struct FakeLive {
-  int64_t allocations;    // of cuMemAlloc and cuMemCreate, the latter until released and unmapped
-  int64_t reservations;   // of cuMemAddressReserve
-  int64_t mappings;       // of cuMemMap
+  int64_t allocations;    // of cuMemAlloc and cuIpcOpenMemHandle
   int64_t registrations;  // of cuMemHostRegister
   int64_t streams;
   int64_t events;

@@ -188,50 +188,6 @@ TEST_F(FakeDriverTest, PageableCopiesAreCounted) {
   EXPECT_EQ(counts.device_to_device, 0u);
 }
 
-TEST_F(FakeDriverTest, MapsCreatedMemory) {
-  FakeAllocationProperties properties{.type = 1,
-                                      .handle_types = 1,
-                                      .location_type = 1,
-                                      .location_id = 0,
-                                      .windows = nullptr,
-                                      .compression = 0,
-                                      .rdma_capable = 1,
-                                      .usage = 0,
-                                      .reserved = {}};
-  const FakeMemoryAccess access{1, 0, 3};
-  size_t granularity = 0;
-  unsigned long long handle = 0;
-  uint64_t address = 0;
-  ASSERT_EQ(cuMemGetAllocationGranularity(&granularity, &properties, 0), 0);
-  EXPECT_EQ(cuMemCreate(&handle, granularity - 1, &properties, 0), kInvalidValue);
-  ASSERT_EQ(cuMemCreate(&handle, granularity, &properties, 0), 0);
-  ASSERT_EQ(cuMemAddressReserve(&address, 2 * granularity, 0, 0, 0), 0);
-  EXPECT_EQ(cuMemMap(address, 2 * granularity, 0, handle, 0), kInvalidValue);
-  ASSERT_EQ(cuMemMap(address + granularity, granularity, 0, handle, 0), 0);
-  EXPECT_EQ(cuMemMap(address + granularity, granularity, 0, handle, 0), kInvalidValue);
-  EXPECT_EQ(cuMemsetD8Async(address + granularity, 1, 1, a_), kInvalidValue);
-  ExpectViolation("cuMemSetAccess");
-  EXPECT_EQ(cuMemSetAccess(address, granularity, &access, 1), kInvalidValue);
-  ASSERT_EQ(cuMemSetAccess(address + granularity, granularity, &access, 1), 0);
-  ASSERT_EQ(cuMemRelease(handle), 0);
-  EXPECT_EQ(cuMemRelease(handle), kInvalidValue);
-  EXPECT_EQ(fakeLive().allocations, 3);
-
-  // Two mappings of one allocation are the same bytes.
-  ASSERT_EQ(cuMemsetD8Async(address + granularity, 1, granularity, a_), 0);
-  EXPECT_EQ(cuMemsetD8Async(address + granularity, 1, granularity + 1, a_), kInvalidValue);
-  ExpectViolation("past the end");
-  ASSERT_EQ(cuStreamSynchronize(a_), 0);
-  EXPECT_EQ(cuMemFree_v2(address + granularity), kInvalidValue);
-  EXPECT_EQ(cuMemAddressFree(address, 2 * granularity), kInvalidValue);
-  ASSERT_EQ(cuMemUnmap(address + granularity, granularity), 0);
-  ASSERT_EQ(cuMemAddressFree(address, 2 * granularity), 0);
-  const FakeLive live = fakeLive();
-  EXPECT_EQ(live.allocations, 2);
-  EXPECT_EQ(live.mappings, 0);
-  EXPECT_EQ(live.reservations, 0);
-}
-
 TEST_F(FakeDriverTest, ExportsMemoryAsADescriptor) {
   int file = -1;
   fakeSetAttribute(124, 1);

@@ -3,10 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <set>
 #include <utility>
 
 namespace fake_cuda {
@@ -30,16 +28,13 @@ bool InDeviceAddresses(uint64_t address) {
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// The element of a map of ranges, by their first addresses, that contains an address.
-template <typename Map, typename Bytes>
-typename Map::const_iterator FindRange(const Map& map, uint64_t address, Bytes bytes) {
-  auto next = map.upper_bound(address);
-  if (next == map.begin()) return map.end();
-  auto found = std::prev(next);
-  return address - found->first < bytes(found->second) ? found : map.end();
+// The region that contains an address, or null.
+std::shared_ptr<Region> FindRegion(const std::map<uint64_t, std::shared_ptr<Region>>& regions, uint64_t address) {
+  auto next = regions.upper_bound(address);
+  if (next == regions.begin()) return nullptr;
+  const auto& [base, region] = *std::prev(next);
+  return address - base < region->bytes ? region : nullptr;
 }
-
-size_t BytesOf(const std::shared_ptr<Region>& region) { return region->bytes; }
 
 std::string DescribeRange(uint64_t address, size_t bytes) {
   char text[64];
@@ -96,15 +91,9 @@ std::string Span::Describe() const {
   return kind + DescribeRange(address, bytes);
 }
 
-std::shared_ptr<Region> Memory::FindDevice(uint64_t address) const {
-  auto found = FindRange(regions_, address, BytesOf);
-  return found == regions_.end() ? nullptr : found->second;
-}
+std::shared_ptr<Region> Memory::FindDevice(uint64_t address) const { return FindRegion(regions_, address); }
 
-std::shared_ptr<Region> Memory::FindRegistration(uint64_t address) const {
-  auto found = FindRange(registrations_, address, BytesOf);
-  return found == registrations_.end() ? nullptr : found->second;
-}
+std::shared_ptr<Region> Memory::FindRegistration(uint64_t address) const { return FindRegion(registrations_, address); }
 
 std::optional<Span> Memory::Locate(uint64_t address, size_t bytes, std::string* problem) {
   if (address == 0 || address + bytes < address) {
@@ -119,8 +108,6 @@ std::optional<Span> Memory::Locate(uint64_t address, size_t bytes, std::string* 
     } else if (bytes > span.region->address + span.region->bytes - address) {
       *problem = DescribeRange(address, bytes) + " reaches past the end of the device memory " +
                  DescribeRange(span.region->address, span.region->bytes);
-    } else if (!span.region->accessible) {
-      *problem = DescribeRange(address, bytes) + " is in device memory without access (no cuMemSetAccess)";
     } else {
       span.position = address - span.region->address;
       span.data = span.region->allocation->data + span.position;
@@ -147,12 +134,12 @@ std::optional<Span> Memory::Locate(uint64_t address, size_t bytes, std::string* 
   return span;
 }
 
-uint64_t Memory::TakeAddresses(size_t bytes, size_t alignment) {
+uint64_t Memory::FindFreeAddresses(size_t bytes) {
   const uint64_t begin = DeviceBase(), end = begin + kDeviceAddresses;
   if (begin == 0 || bytes > kDeviceAddresses) return 0;
   uint64_t at = next_address_ == 0 ? begin : next_address_;
   for (bool wrapped = false;;) {
-    at = RoundUp(at, alignment);
+    at = RoundUp(at, kPage);
     if (at + bytes + kPage > end) {
       if (wrapped) return 0;
       wrapped = true;
@@ -160,13 +147,13 @@ uint64_t Memory::TakeAddresses(size_t bytes, size_t alignment) {
       continue;
     }
     // A page without memory follows each range.
-    auto next = taken_.lower_bound(at + bytes + kPage);
-    if (next == taken_.begin()) break;
-    const auto& [base, size] = *std::prev(next);
-    if (base + size + kPage <= at) break;
-    at = base + size + kPage;
+    auto next = regions_.lower_bound(at + bytes + kPage);
+    if (next == regions_.begin()) break;
+    const auto& [base, region] = *std::prev(next);
+    const uint64_t after = base + region->allocation->mapped_bytes() + kPage;
+    if (after <= at) break;
+    at = after;
   }
-  taken_.emplace(at, bytes);
   next_address_ = at + bytes + kPage;
   return at;
 }
@@ -178,7 +165,7 @@ Result Memory::Allocate(size_t bytes, uint64_t* address) {
 }
 
 Result Memory::Add(std::shared_ptr<Allocation> allocation, uint64_t* address) {
-  const uint64_t base = allocation == nullptr ? 0 : TakeAddresses(allocation->mapped_bytes(), kPage);
+  const uint64_t base = allocation == nullptr ? 0 : FindFreeAddresses(allocation->mapped_bytes());
   if (base == 0) return kOutOfMemory;
   const size_t bytes = allocation->bytes;
   regions_[base] =
@@ -205,70 +192,8 @@ void Memory::Remove(const Region& region) {
     registrations_.erase(address);
     return;
   }
-  if (!region.from_create) taken_.erase(address);
   regions_[address]->removed = true;
   regions_.erase(address);
-}
-
-Result Memory::Create(size_t bytes, bool rdma_capable, unsigned long long* handle) {
-  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
-  if (bytes > kDeviceAddresses) return kOutOfMemory;
-  auto allocation = Allocation::Make(bytes);
-  if (allocation == nullptr) return kOutOfMemory;
-  allocation->rdma_capable = rdma_capable;
-  *handle = ++last_handle_;
-  handles_[*handle] = std::move(allocation);
-  return kSuccess;
-}
-
-Result Memory::Release(unsigned long long handle) { return handles_.erase(handle) == 1 ? kSuccess : kInvalidValue; }
-
-Result Memory::Reserve(size_t bytes, size_t alignment, uint64_t* address) {
-  if (bytes == 0 || bytes % kGranularity != 0 || (alignment & (alignment - 1)) != 0) return kInvalidValue;
-  *address = TakeAddresses(bytes, std::max<size_t>(alignment, kGranularity));
-  if (*address == 0) return kOutOfMemory;
-  reservations_[*address] = bytes;
-  return kSuccess;
-}
-
-Result Memory::FreeReservation(uint64_t address, size_t bytes) {
-  auto found = reservations_.find(address);
-  auto mapped = regions_.lower_bound(address);
-  if (found == reservations_.end() || found->second != bytes ||
-      (mapped != regions_.end() && mapped->first < address + bytes)) {
-    return kInvalidValue;
-  }
-  reservations_.erase(found);
-  taken_.erase(address);
-  return kSuccess;
-}
-
-Result Memory::Map(uint64_t address, size_t bytes, unsigned long long handle) {
-  auto found = handles_.find(handle);
-  if (found == handles_.end() || bytes == 0 || bytes % kGranularity != 0 || address % kGranularity != 0 ||
-      bytes > found->second->bytes) {
-    return kInvalidValue;
-  }
-  auto reservation = FindRange(reservations_, address, [](size_t size) { return size; });
-  auto mapped = regions_.lower_bound(address);
-  if (reservation == reservations_.end() || bytes > reservation->first + reservation->second - address ||
-      FindDevice(address) != nullptr || (mapped != regions_.end() && mapped->first < address + bytes)) {
-    return kInvalidValue;
-  }
-  regions_[address] = std::make_shared<Region>(Region{
-      .address = address, .bytes = bytes, .allocation = found->second, .from_create = true, .accessible = false});
-  return kSuccess;
-}
-
-std::map<uint64_t, std::shared_ptr<Region>> Memory::Mappings(uint64_t address, size_t bytes) const {
-  std::map<uint64_t, std::shared_ptr<Region>> found;
-  uint64_t at = address;
-  for (auto i = regions_.find(address); i != regions_.end() && i->first == at && at < address + bytes; ++i) {
-    if (!i->second->from_create) return {};
-    found.insert(*i);
-    at += i->second->bytes;
-  }
-  return at == address + bytes ? found : decltype(found){};
 }
 
 void Memory::Clear() {
@@ -277,20 +202,6 @@ void Memory::Clear() {
     map->clear();
   }
   host_history_ = {};
-  reservations_.clear();
-  taken_.clear();
-  handles_.clear();
-}
-
-int64_t Memory::allocations() const {
-  std::set<const Allocation*> live;
-  for (const auto& [address, region] : regions_) live.insert(region->allocation.get());
-  for (const auto& [handle, allocation] : handles_) live.insert(allocation.get());
-  return static_cast<int64_t>(live.size());
-}
-
-int64_t Memory::mappings() const {
-  return std::count_if(regions_.begin(), regions_.end(), [](const auto& entry) { return entry.second->from_create; });
 }
 
 }  // namespace fake_cuda

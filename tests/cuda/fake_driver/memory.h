@@ -31,7 +31,6 @@ enum Result : int {
 };
 
 inline constexpr uint64_t kPage = 4096;
-inline constexpr uint64_t kGranularity = 2 << 20;  // of cuMemCreate
 
 // Bytes of device memory: a memfd.
 struct Allocation {
@@ -50,7 +49,6 @@ struct Allocation {
   const int file;
   unsigned char* const data;
   const size_t bytes;
-  bool rdma_capable = true;
   bool opened = false;  // of another process
   History history;      // positions are offsets
 
@@ -64,11 +62,9 @@ struct Region {
   uint64_t address = 0;
   size_t bytes = 0;
   std::shared_ptr<Allocation> allocation{};  // null: host memory
-  bool from_create = false;                  // mapped by cuMemMap, not by cuMemAlloc
-  bool accessible = true;
-  bool removed = false;  // freed, unmapped or unregistered
-  int queued = 0;        // operations on it that have not finished
-  int running = 0;       // those of them that access its bytes now
+  bool removed = false;                      // freed, closed or unregistered
+  int queued = 0;                            // operations on it that have not finished
+  int running = 0;                           // those of them that access its bytes now
 };
 
 // The bytes of one side of an operation.
@@ -99,30 +95,16 @@ class Memory {
   // Marks a region as removed. Operations on it must not access it any more.
   void Remove(const Region& region);
 
-  Result Create(size_t bytes, bool rdma_capable, unsigned long long* handle);
-  Result Release(unsigned long long handle);
-  Result Reserve(size_t bytes, size_t alignment, uint64_t* address);
-  Result FreeReservation(uint64_t address, size_t bytes);
-  Result Map(uint64_t address, size_t bytes, unsigned long long handle);
-  // The regions of cuMemMap in a range. Empty if they do not fill it, or reach over an end of it.
-  std::map<uint64_t, std::shared_ptr<Region>> Mappings(uint64_t address, size_t bytes) const;
-
   void Clear();
-  int64_t allocations() const;
-  int64_t reservations() const { return static_cast<int64_t>(reservations_.size()); }
-  int64_t mappings() const;
+  int64_t allocations() const { return static_cast<int64_t>(regions_.size()); }
   int64_t registrations() const { return static_cast<int64_t>(registrations_.size()); }
 
  private:
   // Addresses that any access by the CPU faults on. Returns 0 if no free ones are left.
-  uint64_t TakeAddresses(size_t bytes, size_t alignment);
+  uint64_t FindFreeAddresses(size_t bytes);
 
   std::map<uint64_t, std::shared_ptr<Region>> regions_;        // of device memory
   std::map<uint64_t, std::shared_ptr<Region>> registrations_;  // never overlap
-  std::map<uint64_t, size_t> reservations_;
-  std::map<uint64_t, size_t> taken_;  // addresses of cuMemAlloc and cuMemAddressReserve
-  std::map<unsigned long long, std::shared_ptr<Allocation>> handles_;
-  unsigned long long last_handle_ = 0x7000;
   uint64_t next_address_ = 0;  // new addresses follow older ones, so that stale addresses are not valid again soon
   History host_history_;       // positions are addresses
 };

@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kStopTimeout{5};
 // Set in a child of fork. It has no stream threads, and may hold the mutex for ever.
 std::atomic<bool> forked{false};
 
-std::map<int, int> DefaultAttributes() { return {{41, 1}, {102, 1}, {103, 1}, {110, 1}, {117, 1}, {118, 0}, {124, 0}}; }
+std::map<int, int> DefaultAttributes() { return {{41, 1}, {117, 1}, {118, 0}, {124, 0}}; }
 
 uint64_t Environment(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
@@ -70,7 +70,7 @@ void State::CheckHostAccess(const Span& span, bool write) {
 void State::RemoveRegion(const std::shared_ptr<Region>& region, const char* function,
                          std::unique_lock<std::mutex>& lock) {
   std::string problem;
-  const Span span = memory.Locate(region->address, region->accessible ? region->bytes : 0, &problem).value_or(Span{});
+  const Span span = memory.Locate(region->address, region->bytes, &problem).value_or(Span{});
   if (region->queued > 0) {
     AddViolation(std::string(function) + " of " + span.Describe() + " while " + std::to_string(region->queued) +
                  " operations on it have not finished");
@@ -214,14 +214,6 @@ bool IsFunction(const std::string& name) {
       "cuLaunchHostFunc",
       "cuStreamWaitValue32_v2",
       "cuMemGetHandleForAddressRange",
-      "cuMemGetAllocationGranularity",
-      "cuMemCreate",
-      "cuMemRelease",
-      "cuMemAddressReserve",
-      "cuMemAddressFree",
-      "cuMemMap",
-      "cuMemUnmap",
-      "cuMemSetAccess",
       "cuPointerGetAttribute",
       "cuIpcGetMemHandle",
       "cuIpcOpenMemHandle_v2",
