@@ -27,8 +27,9 @@ class Operation {
  public:
   // How far the worker is.
   struct Course {
-    uint32_t slices = 0;  // 0: not known before slice 0 has ended
-    uint32_t vote = 0;    // of this rank
+    uint32_t slices = 0;     // 0: not known before the slices that lead have ended
+    uint32_t may_start = 1;  // until then: how many of them
+    uint32_t vote = 0;       // of this rank, in the last one that has begun
     uint32_t started = 0, done = 0;
     uint32_t active = 0;  // slices between their start and their end
     bool began = false;   // the rank's own bytes are being copied
@@ -48,6 +49,7 @@ class Operation {
   uint64_t tag() const { return exchange_.tag; }
   absl::Duration timeout() const { return exchange_.timeout; }
   bool capacities() const { return exchange_.capacities; }
+  uint32_t leading() const { return capacities() ? 2 : 1; }
   uint64_t seq() const { return seq_; }
   void set_seq(uint64_t seq) { seq_ = seq; }
   Flows flows;

@@ -74,23 +74,22 @@ class Writer {
 
 }  // namespace
 
-uint64_t SliceSizes::Begin(uint64_t total_bytes, uint32_t slice, uint32_t slices) const {
-  if (slice == 0) return 0;
-  const uint64_t first = std::min(total_bytes, first_bytes_), rest = total_bytes - first;
-  if (slice == 1) return first;
-  const uint64_t parts = slices - 1, part = slice - 1;  // part * (rest % parts) is below 2^64
+uint64_t SliceSizes::Begin(uint64_t total_bytes, uint32_t slice, uint32_t slices, uint32_t leading) const {
+  if (slice <= leading) return std::min(total_bytes, slice * first_bytes_);
+  const uint64_t first = std::min(total_bytes, leading * first_bytes_), rest = total_bytes - first;
+  const uint64_t parts = slices - leading, part = slice - leading;  // part * (rest % parts) is below 2^64
   return first + rest / parts * part + rest % parts * part / parts;
 }
 
-uint32_t SliceSizes::FurtherSlices(const std::vector<Flow>& flows) const {
+uint32_t SliceSizes::FurtherSlices(const std::vector<Flow>& flows, uint32_t leading) const {
   uint64_t staged_bytes = 0;
   bool more = false;
   for (const Flow& flow : flows) {
     if (flow.local) {
-      more = true;
+      more = more || flow.total_bytes > 0;
       continue;
     }
-    const uint64_t rest = flow.total_bytes - std::min(flow.total_bytes, first_bytes_);
+    const uint64_t rest = flow.total_bytes - Begin(flow.total_bytes, leading, 0, leading);
     more = more || rest > 0;
     if (flow.staged) staged_bytes += rest;
   }
@@ -106,8 +105,8 @@ SliceFlows LayOut(const std::vector<Flow>& flows, const std::vector<Flow>& other
   for (const Flow& flow : flows) {
     if (kind.number == 0) out.heads.push_back(nullptr);
     if (flow.local && kind.number > 0) continue;
-    const uint64_t begin = sizes.Begin(flow.total_bytes, kind.number, kind.slices);
-    const uint64_t end = sizes.Begin(flow.total_bytes, kind.number + 1, kind.slices);
+    const uint64_t begin = sizes.Begin(flow.total_bytes, kind.number, kind.slices, kind.leading);
+    const uint64_t end = sizes.Begin(flow.total_bytes, kind.number + 1, kind.slices, kind.leading);
     if (begin == end && !kind.prefixed) continue;
     writer.BeginFlow(flow.rank);
     if (flow.local) {
@@ -115,7 +114,7 @@ SliceFlows LayOut(const std::vector<Flow>& flows, const std::vector<Flow>& other
       continue;
     }
     if (kind.prefixed) out.heads.back() = writer.AddOwn(SliceSizes::kPrefixBytes);
-    writer.Add(flow, begin, end, kind.prefixed ? sizes.Begin(flow.room_bytes, 1, kind.slices) : end);
+    writer.Add(flow, begin, end, kind.prefixed ? sizes.Begin(flow.room_bytes, 1, 0, kind.leading) : end);
   }
   for (const Flow& flow : others) {
     if (!flow.local || flow.total_bytes == 0 || !kind.last()) continue;

@@ -1,9 +1,12 @@
 // How flows are cut into slices. Both ends of a flow cut it alike, knowing only its length, Staging::slice_bytes and
 // how many slices the job has.
 //
-// Slice 0 has the first `slice_bytes / world_size` bytes of each flow, so that it fits into a buffer whatever the other
-// flows are. In its job every rank says how many further slices its remaining bytes need (AllToAllv::vote); the highest
-// number counts. These slices have equal parts of what remains of each flow.
+// Slice 0 leads: it has the first `slice_bytes / world_size` bytes of each flow, so that it fits into a buffer whatever
+// the other flows are. In its job every rank says how many further slices its remaining bytes need (AllToAllv::vote);
+// the highest number counts. These slices have equal parts of what remains of each flow.
+//
+// With capacities two slices lead, because receivers cannot say so before slice 0 has told them the lengths. There is
+// no slice but the first if senders have no more.
 //
 // A flow between ranks of one node that needs no staging (local_peers.h) has a note in slice 0, and an acknowledgement,
 // the other way round, in the last slice. A job with such a flow has two slices or more.
@@ -34,11 +37,12 @@ class SliceSizes {
   // may have a prefix or a note.
   uint64_t buffer_bytes() const { return slice_bytes_ + world_size_ * (1 + kPrefixBytes) + local_ranks_ * note_bytes_; }
   uint64_t note_bytes() const { return note_bytes_; }
-  // Where slice `slice` of a flow of `total_bytes` begins; it ends where the next one begins. `slices`: of the job, 1
-  // if slice 0 is the only one.
-  uint64_t Begin(uint64_t total_bytes, uint32_t slice, uint32_t slices) const;
-  // The slices that flows need after slice 0. Bytes that are not staged need no buffer, so one slice holds any number.
-  uint32_t FurtherSlices(const std::vector<Flow>& flows) const;
+  // Where slice `slice` of a flow of `total_bytes` begins; it ends where the next one begins. `leading`: slices that
+  // lead. `slices`: of the job; any number for the slices that lead.
+  uint64_t Begin(uint64_t total_bytes, uint32_t slice, uint32_t slices, uint32_t leading) const;
+  // The slices that flows need after those that lead. Bytes that are not staged need no buffer, so one slice holds any
+  // number.
+  uint32_t FurtherSlices(const std::vector<Flow>& flows, uint32_t leading) const;
 
   // A flow whose receiver gives a capacity begins with its true length, in the machine's byte order.
   static constexpr uint64_t kPrefixBytes = 8;
@@ -68,7 +72,8 @@ struct SliceFlows {
 // Which slice, and of which job.
 struct SliceKind {
   uint32_t number = 0;
-  uint32_t slices = 2;    // of the job; where slice 0 ends does not depend on it
+  uint32_t slices = 0;  // of the job; 0: not known yet
+  uint32_t leading = 1;
   bool sent = false;      // the bytes are sent
   bool prefixed = false;  // each flow begins with a prefix and has the space of its capacity; copies move its length
 

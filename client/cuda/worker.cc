@@ -113,8 +113,8 @@ void Worker::Advance() {
   while (!starting_.empty() && over_.ok()) {
     const std::shared_ptr<Operation> operation = starting_.front();
     Operation::Course& course = operation->course;
-    if (course.started > 0 && course.slices == 0) return;  // its first slice will tell
-    if (course.started > 0 && course.started == course.slices) {
+    if (course.slices == 0 && course.started == course.may_start) return;  // the slices that lead will tell
+    if (course.slices != 0 && course.started == course.slices) {
       starting_.pop_front();
       continue;
     }
@@ -129,8 +129,7 @@ absl::Status Worker::StartSlice(const std::shared_ptr<Operation>& operation) {
     if (absl::Status status = BeginOperation(*operation); !status.ok()) return status;
   }
   const uint32_t buffer = buffers_->Take();
-  SliceKind kind{.number = course.started++, .sent = true};
-  kind.slices = std::max(course.slices, 2u);
+  SliceKind kind{.number = course.started++, .slices = course.slices, .leading = operation->leading(), .sent = true};
   kind.prefixed = kind.number == 0 && operation->capacities();
   ++course.active;
   Slice& slice = active_[buffer];
@@ -218,11 +217,7 @@ bool Worker::SubmitSlice(uint32_t buffer) {
                      .tag = operation.tag(),
                      .timeout = operation.timeout(),
                      .capacities = slice.number == 0 && operation.capacities()};
-  if (slice.number == 0) {
-    operation.course.vote =
-        std::max(sizes_.FurtherSlices(operation.flows.sends), sizes_.FurtherSlices(operation.flows.receives));
-    exchange.vote = operation.course.vote;
-  }
+  if (slice.number < operation.leading()) exchange.vote = operation.course.vote = VoteIn(slice);
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
     // The group is over, and a slice that is under way knows why; or the daemon takes more when one has ended.
@@ -252,6 +247,7 @@ void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
   slice.job = nullptr;
   AddReport(report, &operation.course.sum);
   absl::Status status = InJob(report.status, operation);
+  if (status.ok() && over_.ok() && slice.number < operation.leading()) status = TakeVote(operation, slice, report);
   if (status.ok() && over_.ok() && slice.number == 0) status = TakeFirst(slice, buffer, report);
   if (!status.ok()) Fail(operation, status);
   if (!over_.ok()) return DropSlice(buffer);
@@ -260,18 +256,36 @@ void Worker::OnEnded(uint32_t buffer, const JobReport& report) {
   if (!status.ok()) Break(status);
 }
 
-absl::Status Worker::TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report) {
-  Operation& operation = *slice.operation;
+// Slice 0 of flows with capacities only asks for more.
+uint32_t Worker::VoteIn(const Slice& slice) const {
+  const Operation& operation = *slice.operation;
+  const uint32_t sends = sizes_.FurtherSlices(operation.flows.sends, slice.number + 1);
+  if (slice.number + 1 < operation.leading()) return std::min(sends, 1u);
+  return std::max(sends, sizes_.FurtherSlices(operation.flows.receives, slice.number + 1));
+}
+
+absl::Status Worker::TakeVote(Operation& operation, const Slice& slice, const JobReport& report) {
+  Operation::Course& course = operation.course;
   if (report.highest_vote >= kMaxSlices) {
     return absl::InternalError(absl::StrCat("job ", operation.seq(), ": a rank wants ", report.highest_vote,
                                             " further slices; at most ", kMaxSlices, " make sense"));
   }
-  if (report.highest_vote < operation.course.vote) {
-    return absl::InternalError(absl::StrCat("job ", operation.seq(), ": this rank has voted ", operation.course.vote,
+  if (report.highest_vote < course.vote) {
+    return absl::InternalError(absl::StrCat("job ", operation.seq(), ": this rank has voted ", course.vote,
                                             ", and the highest vote is ", report.highest_vote,
                                             ": a daemon of the group is older than votes; upgrade it"));
   }
-  operation.course.slices = 1 + static_cast<uint32_t>(report.highest_vote);
+  const auto further = static_cast<uint32_t>(report.highest_vote);
+  if (slice.number + 1 < operation.leading() && further > 0) {
+    course.may_start = operation.leading();
+  } else {
+    course.slices = slice.number + 1 + further;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report) {
+  Operation& operation = *slice.operation;
   if (operation.capacities()) {
     if (absl::Status status = TakeLengths(slice, report); !status.ok()) return status;
   }
@@ -282,8 +296,8 @@ absl::Status Worker::TakeFirst(Slice& slice, uint32_t buffer, const JobReport& r
   for (const Flow& flow : operation.flows.receives) by_rank[flow.rank] = flow.total_bytes;
   by_rank[group_.rank()] = operation.flows.own_bytes;
   // The same places, with copies of what has come.
-  slice.receives =
-      LayOut(operation.flows.receives, operation.flows.sends, sizes_, {.prefixed = true}, buffers_->Receive(buffer));
+  slice.receives = LayOut(operation.flows.receives, operation.flows.sends, sizes_,
+                          {.leading = operation.leading(), .prefixed = true}, buffers_->Receive(buffer));
   return absl::OkStatus();
 }
 
@@ -302,7 +316,7 @@ absl::Status Worker::TakeLengths(Slice& slice, const JobReport& report) {
                                                      flow.room_bytes));
     }
     const uint64_t head_bytes = flow.local ? sizes_.note_bytes() : SliceSizes::kPrefixBytes;
-    const uint64_t expected = came == 0 ? 0 : head_bytes + sizes_.Begin(length_bytes, 1, 2);
+    const uint64_t expected = came == 0 ? 0 : head_bytes + sizes_.Begin(length_bytes, 1, 0, operation.leading());
     if (came != expected) {
       return absl::InternalError(absl::StrCat("job ", operation.seq(), ": rank ", flow.rank, " has sent ", came,
                                               " bytes of its first slice, and its length ", length_bytes, " needs ",

@@ -87,7 +87,11 @@ class Worker {
   // False: try again when a slice that is with the daemon has ended.
   bool SubmitSlice(uint32_t buffer);
   void OnEnded(uint32_t buffer, const JobReport& report);
-  // Takes what the first slice has told: how many slices there are, the true lengths of flows, notes.
+  // The number of further slices that this rank needs, told in the job of one that leads.
+  uint32_t VoteIn(const Slice& slice) const;
+  // Takes from a slice that leads how many slices there are.
+  absl::Status TakeVote(Operation& operation, const Slice& slice, const JobReport& report);
+  // Takes what the first slice has told: the true lengths of flows, and notes.
   absl::Status TakeFirst(Slice& slice, uint32_t buffer, const JobReport& report);
   absl::Status TakeLengths(Slice& slice, const JobReport& report);
   absl::Status ReadNotes(Slice& slice, const JobReport& report);

@@ -290,6 +290,28 @@ TEST_F(CudaFailureTest, MemoryThatTheCallerHasDroppedIsFreedByTheCaller) {
   EXPECT_EQ(fakeCalls("cuMemFree_v2"), fakeCalls("cuMemAlloc_v2"));
 }
 
+// A capacity costs nothing, only the bytes that come.
+TEST_F(CudaFailureTest, CapacitiesCostNoSlices) {
+  const struct {
+    uint64_t bytes;
+    uint32_t slices;
+  } kCases[] = {{0, 1}, {100, 1}, {101, 2}, {200, 2}, {201, 3}, {1000, 6}};
+  for (const auto& one : kCases) {
+    MemoryCluster cluster(kRanks, 1);
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, kStaging);  // 100 bytes of each flow in a slice that leads
+      const auto send = *rank.device->Allocate(1000), receive = *rank.device->Allocate(100000);
+      rails::AllToAllv exchange{.capacities = true};
+      if (number == 0) exchange.sends = {{1, {{send, 0, one.bytes}}}};
+      if (number == 1) exchange.receives = {{0, {{receive, 0, 100000}}}};
+      auto job = rank.group->Submit(exchange, rank.stream, kLimit);
+      ASSERT_TRUE(job.ok());
+      EXPECT_TRUE(EndOf(**job).ok());
+      EXPECT_EQ((*job)->copies().slices, one.slices) << one.bytes;
+    });
+  }
+}
+
 TEST_F(CudaFailureTest, MemoryIsNamedAsTheDriverKnowsIt) {
   MemoryCluster cluster(1, 1);
   Rank rank(cluster, 0, 1, kStaging);
