@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/cuda/ipc_handle.h"
 #include "rails/cuda.h"
 
 namespace rails::cuda {
@@ -19,11 +20,6 @@ using Result = int;        // CUresult
 using DeviceNumber = int;  // CUdevice
 using Context = void*;     // CUcontext
 using Event = void*;       // CUevent
-
-// CUipcMemHandle
-struct IpcHandle {
-  char bytes[64] = {};
-};
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;

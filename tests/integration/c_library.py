@@ -64,7 +64,8 @@ class Report(Sized):
                 ("eager_sent_bytes", c_uint64), ("eager_received_bytes", c_uint64),
                 ("lost_ranks", POINTER(c_uint32)), ("lost_rank_count", c_size_t), ("replays", c_uint32),
                 ("reserved", c_uint32), ("received_by_rank", POINTER(c_uint64)), ("received_count", c_size_t),
-                ("highest_vote", c_uint64)]
+                ("highest_vote", c_uint64), ("copied_out_bytes", c_uint64), ("copied_in_bytes", c_uint64), ("copied_local_bytes", c_uint64),
+                ("slices", c_uint64)]
 
 
 class RailsError(Exception):

@@ -43,6 +43,12 @@ class Report(NamedTuple):
     # known. Recovery "degrade": the vote of a lost rank counts only where its node had told it, so ranks may see
     # different numbers after a loss.
     highest_vote: int
+    # In a group with a device, else 0: bytes that GPUs have copied to pinned memory, from it, and from other ranks of the node;
+    # jobs of the daemon, of which the figures above are the sums.
+    copied_out_bytes: int
+    copied_in_bytes: int
+    copied_local_bytes: int
+    slices: int
 
 
 class Work:
@@ -145,7 +151,7 @@ class Work:
                       out.waiting_for_peers_ns / 1e9, out.to_first_chunk_ns / 1e9, out.node_bound_ns / 1e9,
                       out.ratio_to_bound, tuple(out.rail_tx_bytes[:rails]), tuple(out.rail_rx_bytes[:rails]),
                       out.eager_sent_bytes, out.eager_received_bytes, tuple(out.lost_ranks[:out.lost_rank_count]),
-                      out.replays, tuple(out.received_by_rank[:out.received_count]), out.highest_vote)
+                      out.replays, tuple(out.received_by_rank[:out.received_count]), out.highest_vote, out.copied_out_bytes, out.copied_in_bytes, out.copied_local_bytes, out.slices)
 
     def _wait_once(self, timeout: float) -> bool:
         done = ctypes.c_int32()

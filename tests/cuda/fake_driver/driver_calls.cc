@@ -56,6 +56,12 @@ int FindError(int error, const char** out, const char* ErrorText::*member) {
   return *out == nullptr ? kInvalidValue : kSuccess;
 }
 
+// The content of an IpcHandle: the allocation's process and that process's descriptor of its file, a number that is
+// never used again, and its length.
+struct IpcContent {
+  uint64_t process, file, serial, bytes;
+};
+
 }  // namespace
 }  // namespace fake_cuda
 
@@ -226,27 +232,28 @@ int cuMemGetHandleForAddressRange(void* handle, uint64_t address, size_t bytes, 
   return kSuccess;
 }
 
-int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address) {
+int cuIpcGetMemHandle(rails::cuda::IpcHandle* handle, uint64_t address) {
   FAKE_CUDA_ENTER(kContext);
   auto region = state.memory.FindDevice(address);
   if (handle == nullptr || region == nullptr || region->allocation->opened) return kInvalidValue;
   const Allocation& allocation = *region->allocation;
-  *handle = {static_cast<uint64_t>(getpid()),
-             static_cast<uint64_t>(allocation.file),
-             allocation.serial(),
-             allocation.bytes,
-             {}};
+  const IpcContent content{static_cast<uint64_t>(getpid()), static_cast<uint64_t>(allocation.file), allocation.serial(),
+                           allocation.bytes};
+  *handle = {};
+  std::memcpy(handle->bytes, &content, sizeof content);
   return kSuccess;
 }
 
-int cuIpcOpenMemHandle_v2(uint64_t* address, FakeIpcHandle handle, unsigned flags) {
+int cuIpcOpenMemHandle_v2(uint64_t* address, rails::cuda::IpcHandle handle, unsigned flags) {
   FAKE_CUDA_ENTER(kContext);
   if (address == nullptr || flags != 1) return kInvalidValue;
-  if (handle.process == static_cast<uint64_t>(getpid())) return kInvalidContext;  // as a real one
-  const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file);
+  IpcContent content;
+  std::memcpy(&content, handle.bytes, sizeof content);
+  if (content.process == static_cast<uint64_t>(getpid())) return kInvalidContext;  // as a real one
+  const std::string path = "/proc/" + std::to_string(content.process) + "/fd/" + std::to_string(content.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return kInvalidHandle;
-  return state.memory.Add(Allocation::Open(file, handle.bytes), address);
+  return state.memory.Add(Allocation::Open(file, content.bytes), address);
 }
 
 int cuIpcCloseMemHandle(uint64_t address) {

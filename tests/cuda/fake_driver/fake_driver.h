@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "client/cuda/ipc_handle.h"
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -41,16 +43,8 @@ int cuEventDestroy_v2(void* event);
 int cuLaunchHostFunc(void* stream, void (*function)(void*), void* argument);
 int cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned flags);
 int cuMemGetHandleForAddressRange(void* handle, uint64_t address, size_t bytes, int type, unsigned long long flags);
-// CUipcMemHandle: the process, its descriptor of the allocation's file, a number that is never used again, bytes.
-struct FakeIpcHandle {
-  uint64_t process;
-  uint64_t file;
-  uint64_t serial;
-  uint64_t bytes;
-  uint64_t reserved[4];
-};
-int cuIpcGetMemHandle(FakeIpcHandle* handle, uint64_t address);
-int cuIpcOpenMemHandle_v2(uint64_t* address, FakeIpcHandle handle, unsigned flags);
+int cuIpcGetMemHandle(rails::cuda::IpcHandle* handle, uint64_t address);
+int cuIpcOpenMemHandle_v2(uint64_t* address, rails::cuda::IpcHandle handle, unsigned flags);
 int cuIpcCloseMemHandle(uint64_t address);
 int cuFlushGPUDirectRDMAWrites(int target, int scope);
 

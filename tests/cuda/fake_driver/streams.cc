@@ -193,7 +193,8 @@ void Stream::Transfer(Operation& operation, Lock& lock) {
   Span& to = operation.to;
   Span& from = operation.from;
   const bool copies = operation.kind == Operation::kCopy;
-  const bool races = CheckAccess(operation, from, false) | CheckAccess(operation, to, true);
+  const bool read_races = CheckAccess(operation, from, false), write_races = CheckAccess(operation, to, true);
+  const bool races = read_races || write_races;
   if (!races) {
     CheckUnchanged(operation, from, operation.from_hash);
     CheckUnchanged(operation, to, operation.to_hash);

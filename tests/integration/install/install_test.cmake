@@ -60,7 +60,7 @@ check_program(${root}/tools/bin/rails_example_all_to_all)
 # The shared library exports only the interface, and no generated code, which could clash with another copy.
 find_program(NM nm REQUIRED)
 run(${NM} -DC --defined-only ${root}/prefix/${LIBDIR}/librails_client.so)
-string(REGEX REPLACE "[0-9a-f]+ [A-Z] [^\n]*rails::(Client|FailedRanks|Group|Job|Segment|Prepared)[^\n]*(\n|$)" "" others "${output}")
+string(REGEX REPLACE "[0-9a-f]+ [A-Z] [^\n]*rails::(Client|FailedRanks|Group|Job|Segment|Prepared|cuda::(Device|Group|Job|Memory))[^\n]*(\n|$)" "" others "${output}")
 if(NOT output MATCHES "rails::Client::Connect" OR NOT others STREQUAL "")
   fail("exported: ${output}")
 endif()
@@ -93,7 +93,7 @@ endif()
 
 # Compiling against the library needs neither gRPC nor protobuf.
 file(GLOB_RECURSE headers RELATIVE ${root}/prefix ${root}/prefix/include/*)
-if(NOT headers STREQUAL "include/rails/client.h;include/rails/rails.h")
+if(NOT headers STREQUAL "include/rails/client.h;include/rails/cuda.h;include/rails/rails.h")
   fail("installed headers: ${headers}")
 endif()
 file(REMOVE_RECURSE ${root})
