@@ -171,6 +171,7 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
     device->set_mtu_bytes(4096);
     device->set_windows(i == 0);
     device->set_queue_pairs(6);
+    device->set_dma_bufs(i == 0);
     const auto rail = rails.mutable_rails(i);
     SetCounter(rail, "work_requests", 123456);
     SetCounter(rail, "completions", 1000);
@@ -187,8 +188,10 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
                         "   1  mlx5_1/1  down    Ethernet  0: fe80::1          4096            6         123456  "
                         "       1000           12       345  weak                1                0\n"));
   const std::string json = MessageJson(rails).dump();
-  EXPECT_THAT(json, HasSubstr(R"("device":{"name":"mlx5_1","port":1,"state":"down","link_layer":"Ethernet",)"
-                              R"("gid":"fe80::1","gid_index":0,"mtu_bytes":4096,"windows":false,"queue_pairs":6})"));
+  EXPECT_THAT(
+      json,
+      HasSubstr(R"("device":{"name":"mlx5_1","port":1,"state":"down","link_layer":"Ethernet",)"
+                R"("gid":"fe80::1","gid_index":0,"mtu_bytes":4096,"windows":false,"queue_pairs":6,"dma_bufs":false})"));
   EXPECT_THAT(
       json,
       HasSubstr(
