@@ -141,7 +141,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   BeginReport(submission, group, &part.report);
   part.submission = std::move(submission);
   job.ranges += part.submission.ranges;
-  job.highest_vote = std::max(job.highest_vote, part.submission.vote);
+  job.vote = std::max(job.vote, part.submission.vote);
   const absl::Status* const tombstone = records_.Tombstone(key);
   if (tombstone != nullptr && !job.aborting()) job.failure = *tombstone;
   if (job.aborting()) {
@@ -186,7 +186,7 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   for (PeerIndex peer : group.peers) {
     Exchange& exchange = *job.With(peer);
     if (job.aborting() || !exchange.ready.has_value()) continue;
-    Ready ready = *std::exchange(exchange.ready, {});
+    Ready ready = exchange.TakeReady();
     Compare(job, group, exchange, ready);
   }
   if (job.aborting()) return;
@@ -249,7 +249,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   if (exchange.left_out || exchange.compared) return;
   if (absl::Status s = CompareReady(job, group, exchange, peer, ready); !s.ok()) return FailJob(job, s, false);
   exchange.compared = true;
-  job.highest_vote = std::max(job.highest_vote, ready.vote);
+  job.peers_vote = std::max(job.peers_vote, ready.vote);
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
   eager_.OnReady(job, exchange, ready);

@@ -93,6 +93,11 @@ struct Exchange {
   Sending out;
   Receiving in;
 
+  Ready TakeReady() {
+    Ready taken = *std::move(ready);
+    ready.reset();
+    return taken;
+  }
   std::optional<Ready> ready;  // the peer's, while it waits to be compared
   uint64_t held_bytes = 0;     // of `ready`, while the job waits for ranks of this node
   bool compared = false;       // the peer's READY is here, and both ends agree
@@ -162,7 +167,7 @@ struct NodeJob {
   // Bytes by rail, as if the bytes of each source rank went over its own rail.
   BytesByRail pinned_tx_bytes, pinned_rx_bytes;
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
-  uint64_t highest_vote = 0;  // of local ranks that have submitted, and of nodes whose READY is compared
+  uint64_t vote = 0, peers_vote = 0;  // the highest of local ranks, and of nodes whose READY is compared
   // Until when this node waits for an ABORT that says why a peer has closed its zone early.
   absl::Time abort_expected_by = absl::InfiniteFuture();
   std::string closed_by;

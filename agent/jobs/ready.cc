@@ -107,7 +107,7 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   ready->job = job.key;
   ready->tag = job.parts[0].submission.tag;
   ready->capacities = HasCapacities(job);
-  for (const RankPart* part : job.parts) ready->vote = std::max(ready->vote, part->submission.vote);
+  ready->vote = job.vote;
   ready->sends = exchange.out.flows();
   ready->receives = exchange.in.flows();
   ready->rails_only = exchange.in.rails_only();

@@ -102,7 +102,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   report.rail_planned_bytes = job.rail_planned_bytes;
   report.eager_sent_bytes = job.eager_sent_bytes;
   report.eager_received_bytes = job.eager_received_bytes;
-  report.highest_vote = job.highest_vote;
+  report.highest_vote = std::max(job.vote, job.peers_vote);
 }
 
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,
