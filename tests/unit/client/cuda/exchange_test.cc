@@ -221,6 +221,45 @@ TEST_F(ExchangeTest, NetworkCardsReachTheDevice) {
   }
 }
 
+// More ranges than a note for a rank of the node has room for, some of a segment: they are gathered first.
+TEST_F(ExchangeTest, ManyRangesGoToRanksOfTheNode) {
+  constexpr uint64_t kRanges = 40, kBytes = 25;
+  {
+    MemoryCluster cluster(2, 1, /*nodes=*/1);
+    OnRanks(2, [&](uint32_t number) {
+      Rank rank(cluster, number, 2, {.slice_bytes = 200});
+      const auto send = *rank.device->Allocate(2 * kRanges * kBytes),
+                 receive = *rank.device->Allocate(kRanges * kBytes);
+      const auto host = *rank.client->CreateSegment(kRanges * kBytes, {});
+      const uint32_t peer = 1 - number;
+      const std::string own = Content(0, number, peer, kRanges * kBytes),
+                        expected = Content(0, peer, number, kRanges * kBytes);
+      std::string on_device(send->length_bytes(), 0);
+      rails::AllToAllv exchange{.sends = {{peer, {}}}, .receives = {{peer, {{receive, 0, kRanges * kBytes}}}}};
+      for (uint64_t i = 0; i < kRanges; ++i) {  // every second piece of `send`, and every fifth range of `host`
+        const std::string piece = own.substr(i * kBytes, kBytes);
+        if (i % 5 == 0) {
+          std::memcpy(host->bytes().data() + i * kBytes, piece.data(), kBytes);
+          exchange.sends[0].ranges.push_back({host, i * kBytes, kBytes});
+        } else {
+          on_device.replace(2 * i * kBytes, kBytes, piece);
+          exchange.sends[0].ranges.push_back({send, 2 * i * kBytes, kBytes});
+        }
+      }
+      rank.Write(*send, on_device);
+      auto job = rank.group->Submit(exchange, rank.stream, kLimit);
+      ASSERT_TRUE(job.ok()) << job.status();
+      ASSERT_TRUE((*job)->Wait(kLimit)->status.ok());
+      std::string landed;
+      rank.Read(*receive, &landed);
+      EXPECT_EQ(landed, expected);
+      EXPECT_EQ((*job)->copies().local_bytes, kRanges * kBytes);
+    });
+  }
+  EXPECT_EQ(fakeViolations(), 0u) << fakeViolation(0);
+  fakeReset();
+}
+
 // Jobs that a stream orders, each of which sends what the one before it has received. The host waits for none of them.
 TEST_F(ExchangeTest, AStreamOrdersJobsWithoutTheHost) {
   constexpr uint32_t kRanks = 2;
