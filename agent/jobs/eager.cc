@@ -77,9 +77,10 @@ void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
 }
 
 void EagerExchanges::OnReady(NodeJob& job, Exchange& exchange, const Ready& ready) {
-  if (!ready.eager.empty() && !exchange.in.rails_only()) Receive(job, exchange, ready.eager);
+  // First, because to receive may end the job.
   exchange.rails_only = ready.rails_only;
   if (ready.rails_only && !job.aborting()) TakeBack(job, exchange);
+  if (!ready.eager.empty() && !exchange.in.rails_only()) Receive(job, exchange, ready.eager);
 }
 
 void EagerExchanges::TakeBack(NodeJob& job, Exchange& exchange) {

@@ -78,6 +78,7 @@ void VerbsRail::OnFlushed(const ibv_wc& completion, const WorkRequestId& id) {
   UnflushedFence fence;
   while (flush_->TakeFlushed(&fence)) {
     if (fence.endpoint == nullptr) continue;
+    fence.endpoint->last_progress = last_completion_;
     Report(*fence.endpoint, fence.plan->zone, fence.weight, fence.round);
   }
   PumpFlushes();
