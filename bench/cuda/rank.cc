@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "bench/cuda/pinned.h"
 
 namespace railsd::bench {
 namespace {
@@ -22,22 +23,6 @@ absl::Status EndOf(rails::Job& job) {
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-// Copies from and to other memory of the host would wait for the stream.
-class Pinned {
- public:
-  Pinned(const rails::cuda::Driver& driver, std::string* bytes) : driver_(&driver), bytes_(bytes) {
-    driver.cuMemHostRegister_v2(bytes->data(), bytes->size(), rails::cuda::kHostRegisterPortable);
-  }
-  Pinned(Pinned&& other) noexcept : driver_(other.driver_), bytes_(std::exchange(other.bytes_, nullptr)) {}
-  ~Pinned() {
-    if (bytes_ != nullptr) driver_->cuMemHostUnregister(bytes_->data());
-  }
-
- private:
-  const rails::cuda::Driver* driver_;
-  std::string* bytes_;
-};
 
 rails::cuda::Address AddressOf(const void* memory) { return reinterpret_cast<rails::cuda::Address>(memory); }
 

@@ -42,19 +42,12 @@ void Allocations::Stage(std::string why_not) {
 
 absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocations::Allocate(uint64_t length_bytes) {
   if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0; it must be positive");
-  const Driver& driver = device_->driver();
-  const InContext here(driver, device_->context());
-  Address address = 0;
-  if (absl::Status status = driver.Check(driver.cuMemAlloc_v2(&address, length_bytes), "cuMemAlloc"); !status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("allocating ", length_bytes, " bytes of the device: ", status.message()));
-  }
-  const auto free = [device = device_, address] {
-    if (!device->owner().IsThis()) return;
-    const InContext in(device->driver(), device->context());
-    device->driver().cuMemFree_v2(address);
-  };
-  return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, free, Share(address, length_bytes));
+  const absl::StatusOr<Address> address = device_->Allocate(length_bytes, "memory of the device");
+  if (!address.ok()) return address.status();
+  const InContext here(device_->driver(), device_->context());
+  return std::make_shared<DeviceMemory>(
+      device_.get(), *address, length_bytes, [device = device_, at = *address] { device->Free(at); },
+      Share(*address, length_bytes, /*keep=*/false));
 }
 
 absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocations::Import(Address address, uint64_t length_bytes) {
@@ -73,10 +66,11 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocations::Import(Address addres
     return absl::InvalidArgumentError(absl::StrCat("length_bytes ", length_bytes, " at address 0x", absl::Hex(address),
                                                    ": its allocation has ", bytes - offset, " bytes from there on"));
   }
-  return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, nullptr, Share(base, bytes));
+  return std::make_shared<DeviceMemory>(device_.get(), address, length_bytes, nullptr,
+                                        Share(base, bytes, /*keep=*/true));
 }
 
-SharedAllocation Allocations::Share(Address base, uint64_t bytes) {
+SharedAllocation Allocations::Share(Address base, uint64_t bytes, bool keep) {
   absl::MutexLock lock(&mutex_);
   if (!why_not_.empty()) return {nullptr, 0, why_not_};
   const Driver& driver = device_->driver();
@@ -93,7 +87,7 @@ SharedAllocation Allocations::Share(Address base, uint64_t bytes) {
   absl::StatusOr<std::shared_ptr<Segment>> segment = Export(base, bytes);
   if (!segment.ok()) return {nullptr, 0, std::string(segment.status().message())};
   shared_[base] = {buffer_id, *segment};
-  recent_.push_back(*segment);
+  if (keep) recent_.push_back(*segment);
   if (recent_.size() > kRecent) recent_.pop_front();
   return {*std::move(segment), base, ""};
 }

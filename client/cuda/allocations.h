@@ -39,7 +39,8 @@ class Allocations {
     std::weak_ptr<Segment> segment{};
   };
 
-  SharedAllocation Share(Address base, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `keep`: the allocation stays registered for a while when nothing uses it.
+  SharedAllocation Share(Address base, uint64_t bytes, bool keep) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<Segment>> Export(Address base, uint64_t bytes);
 
   Client& client_;
@@ -47,7 +48,7 @@ class Allocations {
   absl::Mutex mutex_;  // held while an allocation is registered, which then is registered once
   std::string why_not_ ABSL_GUARDED_BY(mutex_);
   std::map<Address, Shared> shared_ ABSL_GUARDED_BY(mutex_);  // by base
-  // Those used last, which stay registered: to register an allocation again for each job would take milliseconds.
+  // The last ones that were imported stay registered: doing it again for each job would take milliseconds.
   std::deque<std::shared_ptr<Segment>> recent_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -38,7 +38,7 @@ class Inbox {
     messages_.push_back(std::move(message));
     changed_.WakeAll();
   }
-  // Nothing: the deadline has passed.
+  // Takes the oldest message; none once the deadline has passed.
   std::optional<Message> Take(internal::Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     const auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !messages_.empty(); };

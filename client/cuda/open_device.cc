@@ -57,6 +57,20 @@ absl::StatusOr<std::shared_ptr<OpenDevice>> OpenDevice::Open(const DeviceOptions
   return device;
 }
 
+absl::StatusOr<Address> OpenDevice::Allocate(uint64_t bytes, absl::string_view what) const {
+  const InContext here(*driver_, context_);
+  Address address = 0;
+  const absl::Status status = driver_->Check(driver_->cuMemAlloc_v2(&address, bytes), "cuMemAlloc");
+  if (status.ok()) return address;
+  return absl::Status(status.code(), absl::StrCat(what, " of ", bytes, " bytes: ", status.message()));
+}
+
+void OpenDevice::Free(Address address) const {
+  if (!owner_.IsThis()) return;
+  const InContext here(*driver_, context_);
+  driver_->cuMemFree_v2(address);
+}
+
 void OpenDevice::LookAtCapabilities(bool stream_waits) {
   char name[128] = {};
   driver_->cuDeviceGetName(name, sizeof(name) - 1, number_);

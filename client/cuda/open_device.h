@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/cuda/driver.h"
 #include "client/cuda/wait_words.h"
 #include "client/src/owner_process.h"
@@ -31,6 +32,9 @@ class OpenDevice {
   Context context() const { return context_; }
   DeviceNumber number() const { return number_; }
   const Capabilities& capabilities() const { return capabilities_; }
+  // RESOURCE_EXHAUSTED: the device has not enough. `what`: for errors. Free() waits for work of the device.
+  absl::StatusOr<Address> Allocate(uint64_t bytes, absl::string_view what) const;
+  void Free(Address address) const;
   // Null without Capabilities::stream_waits.
   WaitWords* words() const { return words_.get(); }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cuda/device_memory.h"
 #include "client/cuda/open_device.h"
@@ -37,7 +36,11 @@ class Scratch {
         return memory;
       }
     }
-    return Allocate(std::bit_ceil(std::max<uint64_t>(bytes, 4096)));
+    const uint64_t length_bytes = std::bit_ceil(std::max<uint64_t>(bytes, 4096));
+    const absl::StatusOr<Address> address = device_->Allocate(length_bytes, "memory for a rank of this node");
+    if (!address.ok()) return address.status();
+    return std::make_shared<DeviceMemory>(device_.get(), *address, length_bytes,
+                                          [device = device_, at = *address] { device->Free(at); });
   }
   void Give(Held memory) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -56,21 +59,6 @@ class Scratch {
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<DeviceMemory>> Allocate(uint64_t bytes) const {
-    const Driver& driver = device_->driver();
-    const InContext here(driver, device_->context());
-    Address address = 0;
-    if (absl::Status status = driver.Check(driver.cuMemAlloc_v2(&address, bytes), "cuMemAlloc"); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("gathering ", bytes, " bytes for a rank of this node: ", status.message()));
-    }
-    return std::make_shared<DeviceMemory>(device_.get(), address, bytes, [device = device_, address] {
-      if (!device->owner().IsThis()) return;
-      const InContext in(device->driver(), device->context());
-      device->driver().cuMemFree_v2(address);
-    });
-  }
-
   const std::shared_ptr<OpenDevice> device_;
   absl::Mutex mutex_;
   Held free_ ABSL_GUARDED_BY(mutex_);

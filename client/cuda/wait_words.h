@@ -31,7 +31,7 @@ class WaitWords {
   // A stream may come to its wait at any later time, so the words stay until the process ends.
   ~WaitWords() = default;
 
-  // Nothing: all are taken.
+  // Takes a word; none if all are taken.
   std::optional<Word> Take() ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(const Word& word) ABSL_LOCKS_EXCLUDED(mutex_);
   void Set(const Word& word) { std::atomic_ref(words_[word.index]).store(word.value, std::memory_order_release); }

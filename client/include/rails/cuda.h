@@ -104,7 +104,7 @@ class Job : public rails::Job {
 // A group of ranks whose jobs may use device memory. An error of one job ends the group, because ranks may then have
 // come to different jobs: later jobs fail with FAILED_PRECONDITION, and this rank leaves. Recovery::kDegrade is refused
 // for the same reason. Prepare() returns UNIMPLEMENTED. AllToAllv::vote must be 0: the group votes itself. When the
-// group is dropped, unfinished jobs fail with CANCELLED.
+// group is dropped, unfinished jobs fail with CANCELLED; that waits for streams behind which jobs were submitted.
 class Group : public rails::Group {
  public:
   // Numbers the job and begins it once `stream` has come to this point. Every rank submits its jobs in the same order.

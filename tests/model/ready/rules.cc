@@ -274,7 +274,7 @@ class Rules {
     State next = s_;
     Pair& mine = next.pairs[j][n][p];
     mine.ready = kCompared;
-    // Nothing was posted before, so all that was sent is eager bytes.
+    // All that was sent are eager bytes, since nothing was posted before.
     if (RailsOnly(p) && !Wrong(kEagerNotTakenBack)) mine.data = kNothing;
     const bool differ = LengthsDiffer(j, n, p);
     if (differ) {

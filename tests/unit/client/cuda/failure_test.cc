@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <barrier>
+#include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cuda/local_peers.h"
 #include "tests/cuda/fake_driver/fake_driver.h"
 #include "tests/support/until.h"
 #include "tests/unit/client/cuda/rank.h"
@@ -115,6 +118,54 @@ TEST_F(CudaFailureTest, LengthsOfANodesRanksAreCompared) {
       EXPECT_THAT(status.message(), HasSubstr("rank 0 sends 1000 bytes, and this rank expects 999"));
     }
   });
+}
+
+// A note or a length that makes no sense fails the job, and no byte goes where it must not.
+TEST_F(CudaFailureTest, TamperedNotesAndLengthsAreFoundOut) {
+  using rails::cuda::LocalNote;
+  const auto note = [](auto change) {
+    return [change](std::string* bytes) { change(reinterpret_cast<LocalNote*>(bytes->data())); };
+  };
+  const auto prefix = [](uint64_t length) {
+    return [length](std::string* bytes) { std::memcpy(bytes->data(), &length, sizeof(length)); };
+  };
+  const struct {
+    uint32_t nodes;
+    bool capacities;
+    std::function<void(std::string*)> change;
+    const char* says;
+  } kCases[] = {
+      {1, false, note([](LocalNote* n) { n->part_count = LocalNote::kMaxParts + 1; }), "has 33 parts"},
+      {1, false, note([](LocalNote* n) { n->part_count = UINT32_MAX; }), "parts"},
+      {1, false, note([](LocalNote* n) { n->parts[0].length_bytes = UINT64_MAX; }), "has longer parts than bytes"},
+      {1, false, note([](LocalNote* n) { n->parts[0].length_bytes = 1; }), "has shorter parts than bytes"},
+      {1, false, note([](LocalNote* n) { n->length_bytes = kBytes + 1; }),
+       "sends 1001 bytes, and this rank expects 1000"},
+      {1, false, note([](LocalNote* n) { n->length_bytes = n->parts[0].length_bytes = 5; }),
+       "sends 5 bytes, and this rank"},
+      {2, true, prefix(UINT64_MAX), "more than the capacity of 1000"},
+      {2, true, prefix(kBytes + 1), "more than the capacity of 1000"},
+      {2, true, prefix(3), "has sent 108 bytes of its first slice, and its length 3 needs 11"},
+  };
+  for (const auto& one : kCases) {
+    SCOPED_TRACE(one.says);
+    MemoryCluster cluster(kRanks, 1, one.nodes);
+    cluster.Tamper(kJoinJobs + 1, 0, one.change);
+    OnRanks(kRanks, [&](uint32_t number) {
+      Rank rank(cluster, number, kRanks, kStaging);
+      const auto memory = *rank.device->Allocate(kBytes);
+      rails::AllToAllv exchange{.capacities = one.capacities};
+      if (number == 0) exchange.sends = {{1, {{memory, 0, kBytes}}}};
+      if (number == 1) exchange.receives = {{0, {{memory, 0, kBytes}}}};
+      auto job = rank.group->Submit(exchange, rank.stream, kLimit);
+      ASSERT_TRUE(job.ok());
+      const absl::Status status = EndOf(**job);
+      EXPECT_FALSE(status.ok());
+      if (number == 1) {
+        EXPECT_THAT(status.message(), HasSubstr(one.says));
+      }
+    });
+  }
 }
 
 TEST_F(CudaFailureTest, JobsBehindAFailedOneFailToo) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/owner_process.h"
 #include "tests/cuda/fake_driver/fake_driver.h"
 
 namespace railsd::testing {
@@ -200,6 +201,12 @@ class MemoryFabric {
   }
   void IgnoreVotes() { ignores_votes_ = true; }
   bool tcp() const { return tcp_; }
+  // Before jobs are submitted.
+  void Tamper(uint64_t seq, uint32_t from, std::function<void(std::string*)> change) {
+    tampered_seq_ = seq;
+    tampered_from_ = from;
+    tamper_ = std::move(change);
+  }
   void Hold(bool held) {
     std::lock_guard lock(mutex_);
     held_ = held;
@@ -256,14 +263,14 @@ class MemoryFabric {
       const auto failure = failures_.find(seq);
       const absl::Status planned = failure == failures_.end() ? absl::OkStatus() : failure->second;
       lock.unlock();
-      const absl::Status status = planned.ok() ? Carry(taken.mapped()) : planned;
+      const absl::Status status = planned.ok() ? Carry(taken.mapped(), seq) : planned;
       if (!status.ok()) End(taken.mapped(), status);
       lock.lock();
       ++ended_;
     }
   }
 
-  absl::Status Carry(Pending& job) {
+  absl::Status Carry(Pending& job, uint64_t seq) {
     std::vector<rails::JobReport> reports(world_size_);
     uint64_t highest_vote = 0;
     const rails::AllToAllv& first = job.parts[0].exchange;
@@ -276,7 +283,7 @@ class MemoryFabric {
     }
     for (uint32_t from = 0; from < world_size_; ++from) {
       for (uint32_t to = 0; to < world_size_; ++to) {
-        if (absl::Status status = CarryFlow(job, from, to, &reports); !status.ok()) return status;
+        if (absl::Status status = CarryFlow(job, seq, from, to, &reports); !status.ok()) return status;
       }
     }
     for (uint32_t rank = 0; rank < world_size_; ++rank) {
@@ -287,7 +294,8 @@ class MemoryFabric {
     return absl::OkStatus();
   }
 
-  absl::Status CarryFlow(Pending& job, uint32_t from, uint32_t to, std::vector<rails::JobReport>* reports) {
+  absl::Status CarryFlow(Pending& job, uint64_t seq, uint32_t from, uint32_t to,
+                         std::vector<rails::JobReport>* reports) {
     const rails::FlowRanges* const source = memory::FlowOf(job.parts[from].exchange.sends, to);
     const rails::FlowRanges* const target = memory::FlowOf(job.parts[to].exchange.receives, from);
     const uint64_t sent = source == nullptr ? 0 : memory::TotalOf(*source),
@@ -307,6 +315,7 @@ class MemoryFabric {
     if (sent == 0) return absl::OkStatus();
     std::string bytes;
     memory::Gather(*source, &bytes);
+    if (seq == tampered_seq_ && from == tampered_from_) tamper_(&bytes);
     memory::Scatter(bytes, *target);
     return absl::OkStatus();
   }
@@ -321,6 +330,9 @@ class MemoryFabric {
   absl::Status over_;
   bool held_ = false, stopping_ = false;
   std::atomic<bool> tcp_ = false, ignores_votes_ = false;
+  uint64_t tampered_seq_ = 0;
+  uint32_t tampered_from_ = 0;
+  std::function<void(std::string*)> tamper_;
   uint64_t ended_ = 0, max_jobs_ = UINT64_MAX;
   uint64_t jobs_ = 0;
   std::thread thread_;
@@ -332,7 +344,9 @@ class MemoryGroup final : public rails::Group {
  public:
   MemoryGroup(std::shared_ptr<MemoryFabric> fabric, uint32_t rank)
       : fabric_(std::move(fabric)), rank_(rank), members_(fabric_->nodes()) {}
-  ~MemoryGroup() override { fabric_->Leave(rank_); }
+  ~MemoryGroup() override {
+    if (owner_.IsThis()) fabric_->Leave(rank_);  // in a forked child nobody may ever unlock the fabric
+  }
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return fabric_->world_size(); }
   const std::vector<std::string>& members() const override { return members_; }
@@ -352,6 +366,7 @@ class MemoryGroup final : public rails::Group {
   }
 
  private:
+  const rails::internal::OwnerProcess owner_{};
   const std::shared_ptr<MemoryFabric> fabric_;
   const uint32_t rank_;
   const std::vector<std::string> members_;
@@ -391,6 +406,9 @@ MemoryCluster::~MemoryCluster() = default;
 std::unique_ptr<rails::Client> MemoryCluster::MakeClient() { return std::make_unique<MemoryClient>(fabric_); }
 void MemoryCluster::FailJob(uint64_t seq, absl::Status status) { fabric_->FailJob(seq, std::move(status)); }
 void MemoryCluster::LimitJobs(uint32_t count) { fabric_->set_max_jobs(count); }
+void MemoryCluster::Tamper(uint64_t seq, uint32_t from, std::function<void(std::string*)> change) {
+  fabric_->Tamper(seq, from, std::move(change));
+}
 void MemoryCluster::IgnoreVotes() { fabric_->IgnoreVotes(); }
 void MemoryCluster::UseTcp() { fabric_->set_tcp(true); }
 void MemoryCluster::Hold(bool held) { fabric_->Hold(held); }

@@ -4,7 +4,9 @@
 #define RAILSD_TESTS_UNIT_CLIENT_CUDA_MEMORY_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "rails/client.h"
@@ -29,6 +31,8 @@ class MemoryCluster {
   // Daemons that take at most so many unfinished jobs, or do not know votes.
   void LimitJobs(uint32_t count);
   void IgnoreVotes();
+  // Changes the bytes of a flow from `from` in job `seq` on their way.
+  void Tamper(uint64_t seq, uint32_t from, std::function<void(std::string*)> change);
   // Jobs stay unfinished while it is held.
   void Hold(bool held);
   // Jobs that all ranks have submitted so far.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/cuda/pinned.h"
 #include "client/cuda/driver.h"
 #include "rails/cuda.h"
 #include "tests/unit/client/cuda/memory_cluster.h"
@@ -18,21 +19,7 @@ namespace railsd::testing {
 
 inline constexpr absl::Duration kLimit = absl::Seconds(30);  // of submissions
 
-// Copies from and to other memory of the host would wait for the stream.
-class Pinned {
- public:
-  Pinned(const rails::cuda::Driver& driver, std::string* bytes) : driver_(&driver), bytes_(bytes) {
-    driver.cuMemHostRegister_v2(bytes->data(), bytes->size(), rails::cuda::kHostRegisterPortable);
-  }
-  Pinned(Pinned&& other) noexcept : driver_(other.driver_), bytes_(std::exchange(other.bytes_, nullptr)) {}
-  ~Pinned() {
-    if (bytes_ != nullptr) driver_->cuMemHostUnregister(bytes_->data());
-  }
-
- private:
-  const rails::cuda::Driver* driver_;
-  std::string* bytes_;
-};
+using bench::Pinned;
 
 // The primary context is current on the thread that makes it, as in a process that uses the CUDA runtime.
 class Rank {
