@@ -97,16 +97,18 @@ class Driver {
 // Makes a context the calling thread's current one while it exists.
 class InContext {
  public:
-  InContext(const Driver& driver, Context context) : driver_(driver) { driver_.cuCtxPushCurrent_v2(context); }
+  InContext(const Driver& driver, Context context)
+      : driver_(driver), pushed_(driver.cuCtxPushCurrent_v2(context) == kSuccess) {}
   ~InContext() {
     Context before;
-    driver_.cuCtxPopCurrent_v2(&before);
+    if (pushed_) driver_.cuCtxPopCurrent_v2(&before);  // else it would take the caller's
   }
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
 
  private:
   const Driver& driver_;
+  const bool pushed_;
 };
 
 }  // namespace rails::cuda

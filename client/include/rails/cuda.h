@@ -89,6 +89,7 @@ struct Copies {
 // A submitted job. As rails::Job, with these differences: a job is one or more jobs of the daemon, whose figures
 // JobReport adds up, and `seq` numbers the jobs of this group. AllToAllv::timeout holds for each of them. Cancel() ends
 // the group: the other ranks learn that this one has left. Wait() of a daemon that is silent waits on.
+// Callbacks of OnDone() run on the group's thread: they must not block, submit, or drop the last reference to Memory.
 class Job : public rails::Job {
  public:
   // Makes later work on `stream` wait until the received bytes are in place and the sent ones may be overwritten, or

@@ -92,7 +92,7 @@ TEST(CudaEndingsTest, ByAnyCallOfTheDriver) {
   for (const std::string function :
        {"cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitEvent", "cuStreamCreate", "cuMemHostRegister_v2",
         "cuEventCreate", "cuEventRecord", "cuIpcGetMemHandle", "cuMemGetAddressRange_v2", "cuMemAlloc_v2",
-        "cuStreamWaitValue32_v2", "cuStreamQuery", "cuStreamSynchronize"}) {
+        "cuStreamWaitValue32_v2", "cuStreamQuery", "cuStreamSynchronize", "cuCtxPushCurrent_v2"}) {
     for (const uint64_t call : Seeds(8)) {
       SCOPED_TRACE(function + ", call " + std::to_string(call));
       fakeReset();
