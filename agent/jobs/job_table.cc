@@ -253,6 +253,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
   eager_.OnReady(job, exchange, ready);
+  if (exchange.rails_only) Sooner(StrandedUntil(peer, nullptr, options_));  // eager bytes waited for no rail
   if (ready.grant.has_value() && !job.aborting()) TakeGrant(job, group, exchange, *ready.grant);
   if (job.aborting()) return;
   grants_.Want(job, exchange);

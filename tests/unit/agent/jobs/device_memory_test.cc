@@ -227,5 +227,30 @@ TEST(DeviceMemoryTest, AFaultOfAFlushFailsTheJobWithItsReason) {
                     HasSubstr("Permission denied")));
 }
 
+TEST(DeviceMemoryTest, BytesTakenBackForAPeerThatNoRailReachesFailAsSoonAsOthers) {
+  for (const uint64_t eager : {uint64_t{0}, kEager}) {
+    SCOPED_TRACE(eager);
+    Cluster cluster({.remote = true, .eager_bytes = eager});
+    Lengths lengths = AllLengths(2, 0);
+    lengths[0][1] = 100;
+    DeviceExchange exchange(&cluster, lengths);
+    exchange.Receive(1);
+    for (const size_t node : {0, 1}) {
+      for (const size_t rail : {0, 1}) cluster.fabric().Fail(cluster.AddressOf(node, rail));
+    }
+    cluster.Run();
+    ASSERT_TRUE(exchange.Submit(0, 1).ok());
+    cluster.Run();
+    cluster.RunFor(absl::Seconds(1));
+    ASSERT_TRUE(exchange.Submit(1, 1).ok());
+    cluster.Run();
+    const auto report = exchange.trainer(0).Wait(1);
+    for (int second = 0; second < 20 && !report->ok(); ++second) cluster.RunFor(absl::Seconds(1));
+    ASSERT_TRUE(report->ok()) << "it waits for its own deadline";
+    EXPECT_EQ((*report)->status.code(), absl::StatusCode::kUnavailable) << (*report)->status;
+    EXPECT_THAT((*report)->status.message(), HasSubstr("no rail of n0 has reached n1"));
+  }
+}
+
 }  // namespace
 }  // namespace railsd::testing
