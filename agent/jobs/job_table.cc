@@ -2,6 +2,7 @@
 #include "agent/jobs/job_table.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -267,11 +268,9 @@ void JobTable::TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, c
   const absl::Status status =
       exchange.out.total_bytes() == 0 ? absl::InternalError("a grant for no bytes") : exchange.out.TakeGrant(grant);
   if (!status.ok()) {
-    return FailJob(
-        job,
-        absl::Status(status.code(), absl::StrCat("grant of ", peers_.Get(exchange.peer).node, " for job ",
-                                                 job.key.seq.value(), " of ", peers_.self(), ": ", status.message())),
-        true);
+    const std::string text = absl::StrCat("grant of ", peers_.Get(exchange.peer).node, " for job ", job.key.seq.value(),
+                                          " of ", peers_.self(), ": ", status.message());
+    return FailJob(job, absl::Status(status.code(), text), true);
   }
   if (exchange.out.NeedsKeys()) rehomer_.Mark(exchange.peer);
   PlanExchange(job, group, exchange);

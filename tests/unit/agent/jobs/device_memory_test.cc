@@ -122,7 +122,7 @@ TEST(DeviceMemoryTest, CapacitiesThatAreNotFilled) {
   }
 }
 
-// The receiver's READY may come before the sender's is made, after it was acknowledged, or in between.
+// The receiver's READY may come before the sender's is made, or after it was acknowledged.
 TEST(DeviceMemoryTest, EagerBytesForADeviceAreSentAgainOverRails) {
   for (const bool sender_first : {false, true}) {
     Cluster cluster({.remote = true, .eager_bytes = kEager});
