@@ -282,6 +282,7 @@ TEST_P(FramedSuite, ABadPageOfTheReceiverFailsThatZoneOnly) {
   ASSERT_EQ(b.Count(Kind::kReceiveFault), 1u);
   EXPECT_EQ(b.Of(Kind::kReceiveFault)[0].zone, bad->zone->ref);
   EXPECT_EQ(b.Of(Kind::kReceiveFault)[0].peer, Index(a));
+  EXPECT_EQ(b.Of(Kind::kReceiveFault)[0].error_number, 0) << "an errno here says that a flush failed";
   ExpectArrived(b, *good);
 }
 

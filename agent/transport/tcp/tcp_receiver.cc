@@ -59,7 +59,6 @@ void TcpReceiver::OnFault() {
   mode_ = Mode::kFault;
   context_->events.Push({.kind = RailEvent::Kind::kReceiveFault,
                          .peer = peer_,
-                         .error_number = EFAULT,
                          .zone = header_.zone,
                          .offset_bytes = header_.offset_bytes,
                          .length_bytes = header_.length_bytes});

@@ -290,7 +290,7 @@ bool FakeTransport::PlacePart(Link& link, Pending& pending, uint64_t* budget_byt
   Leave(ref);
   EndAtReceiver(link, readable ? SendResult::kZoneClosed : SendResult::kMemoryFault, EFAULT);
   if (!readable) return false;
-  Push({.kind = RailEvent::Kind::kReceiveFault, .peer = link.peer.peer, .error_number = EFAULT, .zone = ref});
+  Push({.kind = RailEvent::Kind::kReceiveFault, .peer = link.peer.peer, .zone = ref});
   return false;
 }
 

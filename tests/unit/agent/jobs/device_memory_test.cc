@@ -1,6 +1,7 @@
 // Jobs over segments in the memory of a device: only rails touch their bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <memory>
 #include <random>
@@ -250,6 +251,23 @@ TEST(DeviceMemoryTest, BytesTakenBackForAPeerThatNoRailReachesFailAsSoonAsOthers
     EXPECT_EQ((*report)->status.code(), absl::StatusCode::kUnavailable) << (*report)->status;
     EXPECT_THAT((*report)->status.message(), HasSubstr("no rail of n0 has reached n1"));
   }
+}
+
+TEST(DeviceMemoryTest, AFaultOfHostMemoryIsNotToldAsOneOfADevice) {
+  Cluster cluster({.remote = false});
+  Exchange exchange(&cluster, "g", AllLengths(2, 5000));
+  Buffer buffer(8192);
+  const auto segment = cluster.AddSegment(0, exchange.trainer(0).session, 9, buffer);
+  const UniqueFd empty(::memfd_create("empty", MFD_CLOEXEC));
+  ASSERT_NE(::mmap(segment->base(), 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, empty.get(), 0), MAP_FAILED);
+  for (const uint32_t rank : {0u, 1u}) {
+    Submission submission = exchange.For(rank, 1);
+    if (rank == 0) submission.receives[0].ranges = {{SegmentId(9), 0, 5000}};
+    ASSERT_TRUE(exchange.trainer(rank).Submit(submission).ok());
+  }
+  cluster.Run();
+  EXPECT_THAT(exchange.Report(0, 1).status.message(),
+              HasSubstr("a page of a receive range on n0 cannot be written (rank 0)"));
 }
 
 }  // namespace
