@@ -15,6 +15,8 @@ inline constexpr size_t kMaxMaskedRails = 64;  // a node has no more rails
 inline constexpr size_t kUsualRails = 8;
 using BytesByRail = absl::InlinedVector<uint64_t, kUsualRails>;
 constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
+constexpr bool Has(RailMask rails, size_t rail) { return (rails & RailBit(rail)) != 0; }
+constexpr void Set(RailMask* rails, size_t rail, bool in) { *rails = (*rails & ~RailBit(rail)) | RailMask{in} << rail; }
 
 }  // namespace railsd
 

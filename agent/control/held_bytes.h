@@ -34,8 +34,8 @@ inline size_t HeldBytes(const ControlMessage& message) {
           for (const Rehomed::Exchange& exchange : m.exchanges) bytes += bytes_of_keys(exchange.keys);
         }
         if constexpr (std::is_same_v<M, Ready>) {
-          bytes +=
-              bytes_of(m.sends) + bytes_of(m.receives) + bytes_of(m.rails) + bytes_of(m.planned_bytes) + m.eager.size();
+          bytes += bytes_of(m.sends) + bytes_of(m.receives) + m.eager.size();
+          bytes += bytes_of(m.rails.bytes_per_s) + bytes_of(m.planned_bytes);
           for (const Tally& tally : m.tallies) bytes += sizeof(tally) + bytes_of(tally.bytes);
           if (m.grant.has_value()) bytes += bytes_of_grant(*m.grant);
         }

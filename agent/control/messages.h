@@ -121,19 +121,18 @@ struct Ready {
   // A flow that is left out has no bytes; a length of 0 says the same. All READYs of a job share one table of flows.
   using Flow = StreamFlow;
   using Flows = StreamFlows;
-  struct RailState {
-    RailIndex rail;
-    uint64_t speed_bytes_per_s = 0;
-    uint64_t backlog_bytes = 0;
+  // The sender's rails. Those beyond the list cannot be used.
+  struct Rails {
+    BytesByRail bytes_per_s;     // the speeds that plans count on
+    uint64_t backlog_bytes = 0;  // that are to arrive over each of them
   };
-  using RailStates = absl::InlinedVector<RailState, kUsualRails>;
   JobKey job;
   uint64_t tag = 0;
   bool capacities = false;  // the lengths of `receives` are capacities
   uint64_t vote = 0;        // the highest of the sender's ranks
   Flows sends;              // in the order of the stream: by destination, then source
   Flows receives;           // the same
-  RailStates rails;
+  Rails rails;
   // By rail: bytes that the sender's plans have put onto it for the receiver since the two daemons met, without this
   // job's. They tell the receiver how evenly its rails were planned to receive.
   BytesByRail planned_bytes;

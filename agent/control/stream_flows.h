@@ -46,7 +46,8 @@ class StreamFlows {
   void ForEach(uint64_t begin, uint64_t length, Visit visit) const {
     if (length == 0) return;
     const uint64_t end = std::min(begin + length, total_bytes());
-    for (auto flow = Find(begin); begin < end; ++flow) {
+    // Most stretches are the whole stream.
+    for (auto flow = begin == 0 ? flows_.begin() : Find(begin); begin < end; ++flow) {
       const uint64_t flow_end = std::min(end, flow->begin_bytes + flow->bytes);
       visit(*flow, flow_end - begin);
       begin = flow_end;

@@ -196,13 +196,13 @@ void Engine::OnPeerSilent(const std::string& node, const std::string& why) {
 void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
   if (!peer.up) return;
   peer.up = false;
+  peer.connected = 0;
   peer.why = why;
   options_.log->warn("peer_down node={} boot={:016x} why={}", peer.node, peer.boot.value(), LogValue(why));
   health_.OnPeerLost(peer.index);
   health_.Account(now_);
   TellEnds();
   for (size_t r = 0; r < rails_.size(); ++r) {
-    peer.rails[r].connected = false;
     peer.rails[r].end = nullptr;
     rails_[r].Command({.kind = RailCommand::Kind::kRemovePeer, .peer = peer.index});
   }

@@ -18,27 +18,26 @@ namespace railsd {
 void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
   Peer& peer = peers_.Get(event.peer);
   if (event.cookie != peer.link) return;  // the event is of a link that is over
-  PeerRail& mine = peer.rails[rail.value()];
   if (event.kind == RailEvent::Kind::kPeerUp) {
-    mine.connected = peer.up;
-    mine.connection = event.connection;
+    Set(&peer.connected, rail.value(), peer.up);
+    peer.rails[rail.value()].connection = event.connection;
     if (!peer.up) return;
     health_.OnConnected(rail, peer.index, now_);
-    mine.usable = false;  // until its health says so
+    Set(&peer.usable, rail.value(), false);  // until its health says so
     jobs_.OnRailUp(rail, peer, event.connection);
     options_.log->info("rail_up rail={} peer={} state={}", rail.value(), peer.node,
                        HealthStateName(health_.PathState(rail, peer.index, now_)));
   } else {
     options_.log->warn("rail_down rail={} peer={} error=\"{}\"", rail.value(), peer.node,
                        event.error_number == 0 ? "closed" : std::strerror(event.error_number));
-    mine.connected = false;
+    Set(&peer.connected, rail.value(), false);
     health_.OnDisconnected(rail, peer.index, now_);
     peer.UpdateStranded(now_);
     jobs_.OnRailLost(rail, peer, event.connection);
   }
   RefreshPaths(peer);
   // Even if the rail is drained or held back: exchanges use such rails when no other is left.
-  if (mine.connected) jobs_.OnPeerReachable(peer);
+  if (Has(peer.connected, rail.value())) jobs_.OnPeerReachable(peer);
   TellEnds();
 }
 
@@ -72,7 +71,7 @@ bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   PeerRail& mine = peers_.Get(from.index).rails[message.rail.value()];
   // Has a rail over TCP end the connection, because its orders under way would otherwise end only by their timeouts.
   // Once for each connection, even if the peer repeats the message.
-  if (message.down && mine.connected && mine.end->ended != mine.connection) {
+  if (message.down && Has(from.connected, message.rail.value()) && mine.end->ended != mine.connection) {
     auto end = std::make_shared<RailPeer>(*mine.end);
     end->ended = mine.connection;
     mine.end = end;
@@ -88,26 +87,25 @@ bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
 }
 
 void Engine::RefreshPaths(Peer& peer) {
-  bool gained = false, lost = false, held = false;
+  const RailMask before = peer.Paths();
+  bool held = false;
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
-    const bool could = peer.CanSend(r);
-    peer.rails[r].usable = health_.MayUse(rail, peer.index, now_);
-    gained = gained || (!could && peer.CanSend(r));
-    lost = lost || (could && !peer.CanSend(r));
+    Set(&peer.usable, r, health_.MayUse(rail, peer.index, now_));
     held = held || health_.PathState(rail, peer.index, now_) == HealthState::kProbing;
   }
   if (held) health_due_ = std::min(health_due_, health_.NextChange(now_));
   health_.Account(now_);
   peer.UpdateStranded(now_);
-  if (lost) jobs_.OnRailUnusable(peer);
-  if (gained) jobs_.OnPeerReachable(peer);
+  const RailMask after = peer.Paths();
+  if ((before & ~after) != 0) jobs_.OnRailUnusable(peer);
+  if ((after & ~before) != 0) jobs_.OnPeerReachable(peer);
 }
 
 void Engine::RefreshAllPaths() {
   health_due_ = absl::InfiniteFuture();
-  for (Peer& peer : peers_.all()) {
-    if (peer.up) RefreshPaths(peer);
+  for (const auto& peer : peers_.all()) {
+    if (peer->up) RefreshPaths(*peer);
   }
 }
 
@@ -118,10 +116,10 @@ void Engine::TellEnds() {
     if (told_ends_[r] == end) continue;
     told_ends_[r] = end;
     options_.log->info("rail_state rail={} usable={} why={}", r, end.usable, LogValue(health_.View(rail, now_).why));
-    for (Peer& peer : peers_.all()) {
-      if (!peer.up) continue;
-      outbox_.Send(peer.node, end);
-      if (!end.usable) peer.told_unusable |= RailBit(r);
+    for (const auto& peer : peers_.all()) {
+      if (!peer->up) continue;
+      outbox_.Send(peer->node, end);
+      if (!end.usable) peer->told_unusable |= RailBit(r);
     }
   }
 }

@@ -53,8 +53,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
     view.ready_wait = peer.ready_wait + waits[p];
     for (size_t r = 0; r < rails_.size(); ++r) {
-      const bool up = peer.up && peer.rails[r].connected;
-      view.rails_up.push_back(up);
+      view.rails_up.push_back(Has(peer.connected, r));
       view.rail_states.push_back(health_.PathState(RailIndex(static_cast<uint32_t>(r)), peer.index, now_));
       view.rail_addresses.push_back(peer.rails[r].address);
       view.rail_tx_bytes.push_back(peer.rails[r].tx_bytes);
@@ -64,7 +63,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
       snapshot.rails[r].peers_known += peer.rails[r].known;
       snapshot.rails[r].planned_rx_bytes += peer.rails[r].planned_rx_bytes;
       const bool drained = peer.up && view.rail_states[r] == HealthState::kDrainedByPeer;
-      snapshot.rails[r].peers_up += up && !drained;
+      snapshot.rails[r].peers_up += view.rails_up[r] && !drained;
       snapshot.rails[r].peers_drained += drained;
     }
     snapshot.peers.push_back(std::move(view));

@@ -7,7 +7,7 @@ namespace railsd {
 
 Peer& PeerTable::FindOrAdd(const std::string& node) {
   if (Peer* found = Find(node)) return *found;
-  Peer& peer = peers_.emplace_back();
+  Peer& peer = *peers_.emplace_back(std::make_unique<Peer>());
   peer.index = PeerIndex(static_cast<uint32_t>(peers_.size() - 1));
   peer.node = node;
   peer.rails.resize(rails_);
@@ -19,39 +19,20 @@ Peer& PeerTable::FindOrAdd(const std::string& node) {
     return wraps_a != wraps_b ? wraps_b : a.node < b.node;
   };
   places_.push_back(0);
-  for (const Peer& other : peers_) {
-    places_[other.index.value()] += sooner(peer, other);
-    places_.back() += sooner(other, peer);
+  for (const auto& other : peers_) {
+    places_[other->index.value()] += sooner(peer, *other);
+    places_.back() += sooner(*other, peer);
   }
   return peer;
 }
 
 Peer* PeerTable::Find(absl::string_view node) {
   auto it = by_name_.find(node);
-  return it == by_name_.end() ? nullptr : &peers_[it->second.value()];
-}
-
-RailMask Peer::Targets(RailMask allowed) const {
-  if (!up) return 0;
-  RailMask connected = 0, usable = 0;
-  for (size_t r = 0; r < rails.size(); ++r) {
-    connected |= RailMask{rails[r].connected} << r;
-    usable |= RailMask{rails[r].usable} << r;
-  }
-  connected &= allowed;
-  return (connected & usable) != 0 ? connected & usable : connected;
-}
-
-RailMask Peer::Connected() const {
-  RailMask connected = 0;
-  for (size_t r = 0; r < rails.size(); ++r) connected |= up && rails[r].connected ? RailBit(r) : 0;
-  return connected;
+  return it == by_name_.end() ? nullptr : &Get(it->second);
 }
 
 void Peer::UpdateStranded(absl::Time now) {
-  bool reached = false;
-  for (size_t r = 0; r < rails.size(); ++r) reached = reached || CanSend(r);
-  stranded_since = reached ? absl::InfiniteFuture() : std::min(stranded_since, now);
+  stranded_since = Paths() != 0 ? absl::InfiniteFuture() : std::min(stranded_since, now);
 }
 
 void Peer::TakePlanned(absl::Span<const uint64_t> by_rail) {
@@ -69,6 +50,8 @@ void PeerTable::Update(Peer& peer, const PeerHello& hello) {
   const bool restarted = peer.boot != hello.boot;
   peer.boot = hello.boot;
   if (restarted) peer.planned_tx_bytes.assign(rails_, 0);
+  peer.connected = 0;
+  peer.usable = ~RailMask{0};
   for (PeerRail& rail : peer.rails) {
     const PeerRail before = std::exchange(rail, PeerRail{});
     rail.tx_bytes = before.tx_bytes;

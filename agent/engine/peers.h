@@ -2,7 +2,6 @@
 #ifndef RAILSD_AGENT_ENGINE_PEERS_H_
 #define RAILSD_AGENT_ENGINE_PEERS_H_
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +19,6 @@ namespace railsd {
 
 struct PeerRail {
   bool known = false;       // the peer has a rail of this index
-  bool connected = false;   // the data connection is up
-  bool usable = true;       // its health allows new work
   uint64_t connection = 0;  // the present or latest one, as RailEvent::connection
   double speed_bytes_per_s = 0;
   std::string address;
@@ -41,18 +38,22 @@ struct Peer {
   bool forgotten = false;               // not shown any more; its index and its counts stay
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
+  RailMask connected = 0;               // rails whose data connection is up; none while the peer is not up
+  RailMask usable = ~RailMask{0};       // rails whose health allows new work
   BytesByRail planned_tx_bytes;         // by plans of this node; from 0 when the peer has restarted
   RailMask told_unusable = 0;           // this node's ends that the peer was told are unusable, on any link
   absl::Duration ready_wait;            // that jobs of this node have waited for its READYs; never set back
   // While it is up: since when no rail reaches it.
   absl::Time stranded_since = absl::InfiniteFuture();
 
-  bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+  // Rails that can carry new work.
+  RailMask Paths() const { return connected & usable; }
   // The rails of `allowed` that can carry an exchange: connected ones that are usable, or all connected ones when none
   // of them is usable.
-  RailMask Targets(RailMask allowed) const;
-  // Rails that are connected.
-  RailMask Connected() const;
+  RailMask Targets(RailMask allowed) const {
+    const RailMask live = connected & allowed;
+    return (live & usable) != 0 ? live & usable : live;
+  }
   // Takes the total bytes that the peer's plans have put onto each rail towards this node, as the peer tells.
   void TakePlanned(absl::Span<const uint64_t> by_rail);
   // Call after rails have come up or failed.
@@ -68,10 +69,10 @@ class PeerTable {
   // The peer of that name; created on first sight.
   Peer& FindOrAdd(const std::string& node);
   Peer* Find(absl::string_view node);
-  Peer& Get(PeerIndex index) { return peers_[index.value()]; }
-  const Peer& Get(PeerIndex index) const { return peers_[index.value()]; }
+  Peer& Get(PeerIndex index) { return *peers_[index.value()]; }
+  const Peer& Get(PeerIndex index) const { return *peers_[index.value()]; }
   size_t size() const { return peers_.size(); }
-  std::deque<Peer>& all() { return peers_; }
+  const std::vector<std::unique_ptr<Peer>>& all() { return peers_; }
 
   // Takes over what a HELLO says; rails the peer lacks become unknown.
   void Update(Peer& peer, const PeerHello& hello);
@@ -83,7 +84,7 @@ class PeerTable {
  private:
   const std::string self_;
   const size_t rails_;
-  std::deque<Peer> peers_;  // references stay valid
+  std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<std::string, PeerIndex> by_name_;
   std::vector<uint32_t> places_;  // by index
 };

@@ -26,20 +26,20 @@ absl::Status TellCommit(const GroupCommit& commit, PeerTable& peers, Outbox* out
   GroupCommit brief = commit;
   brief.members.resize(1);
   std::vector<const Peer*> told;
-  for (const Peer& peer : peers.all()) {
-    if (!peer.up) continue;
-    if (!members.contains(peer.node)) {
-      outbox->Send(peer.node, brief);
+  for (const auto& peer : peers.all()) {
+    if (!peer->up) continue;
+    if (!members.contains(peer->node)) {
+      outbox->Send(peer->node, brief);
       continue;
     }
-    const absl::Status sent = outbox->SendIfItFits(peer.node, commit);
+    const absl::Status sent = outbox->SendIfItFits(peer->node, commit);
     if (sent.ok()) {
-      told.push_back(&peer);
+      told.push_back(peer.get());
       continue;
     }
     const absl::Status why = absl::ResourceExhaustedError(
         absl::StrCat("group ", commit.key.name, " of ", commit.members.size(), " ranks cannot form: its commit from ",
-                     peers.self(), " to ", peer.node, ": ", sent.message()));
+                     peers.self(), " to ", peer->node, ": ", sent.message()));
     for (const Peer* heard : told) {
       outbox->Send(heard->node, GroupBroken{commit.epoch, JobSeq(0), why.code(), std::string(why.message()), false});
     }
@@ -95,8 +95,8 @@ GroupTable::GroupTable(const AgentOptions& options, PeerTable* peers, SessionTab
     : options_(options), peers_(peers), sessions_(sessions), outbox_(outbox), on_broken_(std::move(on_broken)) {}
 
 void GroupTable::TellAll(const ControlMessage& message) {
-  for (const Peer& peer : peers_->all()) {
-    if (peer.up) outbox_->Send(peer.node, message);
+  for (const auto& peer : peers_->all()) {
+    if (peer->up) outbox_->Send(peer->node, message);
   }
 }
 

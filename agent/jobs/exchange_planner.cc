@@ -1,17 +1,17 @@
 #include "agent/jobs/exchange_planner.h"
 
 #include <algorithm>
-
-#include "agent/base/steady_now.h"
+#include <chrono>
 
 namespace railsd {
 
 void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
-  flows_.clear();
   if (context_.options->plan.policy == Policy::kLpt) {
-    flows_.push_back({exchange.out.total_bytes(), 0, 0, 0});  // evenness is asked for per destination node
+    flows_.resize(1);
+    flows_[0].bytes = exchange.out.total_bytes();  // evenness is asked for per destination node
     return;
   }
+  flows_.clear();
   for (const StreamFlow& flow : exchange.out.flows()) {
     const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
     flows_.push_back(
@@ -20,23 +20,28 @@ void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
 }
 
 double ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
-  PlanRail* const rails = rails_.data();
-  const RailHandle* const handles = context_.rails->data();
-  for (size_t r = 0; r < rails_.size(); ++r) rails[r].usable = false;
-  const RailMask targets = exchange.out.Targets();
+  const Ready::Rails& theirs = exchange.peer_rails;
+  const double* const own = speeds_.ForPlan(job.now()).data();
+  const uint64_t* const told = theirs.bytes_per_s.data();
+  const RailHandle* handle = context_.rails->data();
+  const RailMask known =
+      theirs.bytes_per_s.size() < rails_.size() ? RailBit(theirs.bytes_per_s.size()) - 1 : ~RailMask{0};
+  const RailMask targets = exchange.out.Targets() & known;
+  const uint64_t backlog = theirs.backlog_bytes;
   double speeds = 0;
-  for (const Ready::RailState& rail : exchange.peer_rails) {
-    const size_t r = rail.rail.value();
-    if (r >= rails_.size() || (targets & RailBit(r)) == 0) continue;
-    const double source = speeds_.ForPlan(r, job.now()), destination = static_cast<double>(rail.speed_bytes_per_s);
-    rails[r] = {source, destination, true, handles[r].backlog_bytes(), rail.backlog_bytes};
-    speeds += std::min(source, destination);
+  size_t r = 0;
+  for (PlanRail& rail : rails_) {
+    const double theirs_per_s = Has(targets, r) ? static_cast<double>(told[r]) : 0;
+    rail.speed_bytes_per_s = own[r] < theirs_per_s ? own[r] : theirs_per_s;
+    rail.backlog_bytes = std::max(handle++->backlog_bytes(), backlog);
+    speeds += rail.speed_bytes_per_s;
+    ++r;
   }
   return speeds;
 }
 
 void ExchangePlanner::Count(NodeJob& job, Exchange& exchange) {
-  exchange.planned_bytes.assign(rails_.size(), 0);
+  exchange.planned_bytes = BytesByRail(no_bytes_);
   Peer& peer = context_.peers->Get(exchange.peer);
   for (const PlanRun& run : workspace_.runs) {
     const size_t rail = run.rail.value();
@@ -63,13 +68,13 @@ absl::Status ExchangePlanner::Plan(NodeJob& job, const Group& group, Exchange& e
                                           .nodes = layout.peers.size() + 1,
                                           .rails = rails_.size()},
                                          configured);
-  const absl::Time before = SteadyNow();
+  const auto before = std::chrono::steady_clock::now();
   const absl::Status planned = BuildPlan(flows_, rails_, exchange.peer, options, &ledger_, &workspace_);
   // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
   if (absl::IsUnavailable(planned)) return absl::OkStatus();
   if (!planned.ok()) return planned;
   ++plans_;
-  nanoseconds_ += static_cast<uint64_t>(absl::ToInt64Nanoseconds(SteadyNow() - before));
+  nanoseconds_ += static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count());
   exchange.planned = true;
   exchange.times.planned = job.now();
   Count(job, exchange);

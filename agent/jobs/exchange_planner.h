@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_JOBS_EXCHANGE_PLANNER_H_
 #define RAILSD_AGENT_JOBS_EXCHANGE_PLANNER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -23,21 +24,21 @@ class ExchangePlanner {
         speeds_(*speeds),
         ledger_(context->rail_count()),
         rails_(context->rail_count()),
+        no_bytes_(context->rail_count()),
         planned_bytes_(context->rail_count()) {}
 
   // Plans the exchange and gives the plan to the rails, unless that was done or cannot be done yet. Not OK when the
   // exchange cannot be planned at all.
   absl::Status Plan(NodeJob& job, const Group& group, Exchange& exchange);
   // A READY has told the speeds that the peer counts on, at its ends of the rails.
-  void OnTold(const Ready::RailStates& rails, absl::Time now) {
+  void OnTold(const Ready::Rails& told, absl::Time now) {
     if (!speeds_.any_slow()) return;
-    for (const Ready::RailState& rail : rails) {
-      if (rail.rail.value() >= rails_.size()) continue;
-      speeds_.OnTold(rail.rail.value(), static_cast<double>(rail.speed_bytes_per_s), now);
+    for (size_t r = 0; r < std::min(rails_.size(), told.bytes_per_s.size()); ++r) {
+      speeds_.OnTold(r, static_cast<double>(told.bytes_per_s[r]), now);
     }
   }
-  // The speed that plans count on at this end of a rail, in bytes per second.
-  double Speed(size_t rail, absl::Time now) const { return speeds_.ForPlan(rail, now); }
+  // The speeds that plans count on at this end of the rails, in bytes per second.
+  absl::Span<const double> Speeds(absl::Time now) { return speeds_.ForPlan(now); }
   void OnPeerLost(PeerIndex peer) { ledger_.Forget(peer); }
 
   // Bytes that plans have put onto the rail; late binding and failures may have moved it since.
@@ -57,6 +58,7 @@ class ExchangePlanner {
   PlanWorkspace workspace_;
   std::vector<PlanFlow> flows_;
   std::vector<PlanRail> rails_;
+  const BytesByRail no_bytes_;  // is copied, which is cheaper than to set number by number
   std::vector<uint64_t> planned_bytes_;
   uint64_t plans_ = 0, nanoseconds_ = 0;
 };

@@ -16,7 +16,7 @@ bool Grants::MayRide(const NodeJob& job, const Exchange& exchange) const {
 }
 
 void Grants::Open(NodeJob& job, Exchange& exchange) {
-  exchange.in.Open(job.NewZone(context_.rail_count()));
+  exchange.in.Open(job.NewZone(context_.rail_count(), context_.traits.binds_zones));
   awaited_bytes_ += exchange.in.total_bytes();
   owners_[exchange.in.ref().slot] = {exchange.in.ref().generation, &job, &exchange};
 }
@@ -63,10 +63,10 @@ bool Grants::TrySend(NodeJob& job, Exchange& exchange) {
   return true;
 }
 
-bool Grants::FreeIfQuiet(Exchange& exchange) {
+bool Grants::FreeIfQuiet(Exchange& exchange, Receiving::CountLanded count) {
   if (exchange.in.quiet()) return false;
   const ZoneRef ref = exchange.in.ref();
-  if (!exchange.in.FreeIfQuiet()) return false;
+  if (!exchange.in.FreeIfQuiet(count)) return false;
   room_freed_ = true;
   owners_[ref.slot] = {};
   awaited_bytes_ -= exchange.in.total_bytes();

@@ -53,7 +53,7 @@ class Grants {
     return owner.job != nullptr && owner.generation == zone.generation ? &owner : nullptr;
   }
   // Frees the zone if nothing can land there any more. True when this call has freed it.
-  bool FreeIfQuiet(Exchange& exchange);
+  bool FreeIfQuiet(Exchange& exchange, Receiving::CountLanded count);
   // Bytes that are to come into open zones.
   uint64_t awaited_bytes() const { return awaited_bytes_; }
 
@@ -64,7 +64,7 @@ class Grants {
   };
   size_t room() const { return std::min<size_t>(context_.traits.zone_room, ZoneTable::kSlots - 1); }
   // No rail is connected to the peer, so it cannot be given keys.
-  bool LacksRails(PeerIndex peer) const { return context_.traits.binds_zones && context_.peer(peer).Connected() == 0; }
+  bool LacksRails(PeerIndex peer) const { return context_.traits.binds_zones && context_.peer(peer).connected == 0; }
   bool TrySend(NodeJob& job, Exchange& exchange);
 
   const ExchangeContext& context_;

@@ -88,10 +88,10 @@ void JobTable::OnSendReport(RailIndex rail, const RailEvent& report) {
   NodeJob& job = *sending.job();
   Exchange& exchange = *job.With(sending.peer());
   // If the receiver has everything, lost bytes have arrived, too; only their acknowledgement is missing.
-  const bool arrived = report.kind == RailEvent::Kind::kCarried ||
+  const bool arrived = report.kind == RailEvent::Kind::kCarried || report.kind == RailEvent::Kind::kFenceDone ||
                        (report.kind == RailEvent::Kind::kLost && sending.over() && !exchange.left_out);
   sending.OnReport(rail, report);
-  if (arrived) OnAcknowledged(exchange, rail, report.offset_bytes, report.length_bytes);
+  if (arrived && report.length_bytes > 0) OnAcknowledged(exchange, rail, report.offset_bytes, report.length_bytes);
   if (report.kind == RailEvent::Kind::kCarried) return;
   CountArrived(exchange);
   if (sending.InDoubt()) rehomer_.Mark(exchange.peer);
@@ -134,6 +134,7 @@ void JobTable::OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offse
 }
 
 void JobTable::CountArrived(Exchange& exchange) {
+  if (!exchange.out.AnyArrived()) return;
   for (const Sending::Lost& lost : exchange.out.TakeArrived()) {
     OnAcknowledged(exchange, lost.rail, lost.offset_bytes, lost.length_bytes);
   }
@@ -183,7 +184,13 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 }
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
-  if (!grants_.FreeIfQuiet(exchange)) return;
+  Peer& peer = peers_.Get(exchange.peer);
+  const auto count = [&](size_t rail, uint64_t once, uint64_t again) {
+    job.rail_rx_bytes[rail] += once;
+    peer.rails[rail].rx_bytes += once;
+    landed_again_[rail] += again;
+  };
+  if (!grants_.FreeIfQuiet(exchange, count)) return;
   if (exchange.in.eager()) {
     // Eager bytes were counted when they were copied.
   } else if (exchange.in.complete()) {
@@ -192,15 +199,6 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   } else {
     exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.Find(rank)->bytes_received += bytes; });
   }
-  const absl::Span<const uint64_t> landed = exchange.in.landed_by_rail();
-  Peer& peer = peers_.Get(exchange.peer);
-  for (size_t r = 0; r < landed.size(); ++r) {
-    if (landed[r] == 0) continue;
-    job.rail_rx_bytes[r] += landed[r];
-    peer.rails[r].rx_bytes += landed[r];
-  }
-  const BytesByRail& again = exchange.in.landed_again();
-  for (size_t r = 0; r < again.size(); ++r) landed_again_[r] += again[r];
   if (job.aborting()) return Settle(job);
   if (exchange.done()) FinishIfDone(job);
 }
@@ -436,7 +434,7 @@ void JobTable::AbortSession(SessionId session, const absl::Status& why) {
 }
 
 void JobTable::FinishIfDone(NodeJob& job) {
-  if (job.aborting() || job.ended || !job.started || job.building || !job.Done()) return;
+  if (!job.Done() || job.aborting() || job.ended) return;
   for (RankPart* part : job.parts) {
     if (!part->terminal()) FinishPart(job, *part, absl::OkStatus());
   }

@@ -175,17 +175,16 @@ void JobTable::Start(NodeJob& job, const Group& group) {
 
 void JobTable::Announce(NodeJob& job, const Group& group) {
   // The streams were built for all peers. Lost peers are left out here, in the same way as those lost later.
-  for (PeerIndex peer : group.peers) {
-    if (Exchange& exchange = *job.With(peer); exchange.left_out) DropExchange(job, group, exchange);
+  for (Exchange& exchange : job.exchanges) {
+    if (exchange.left_out) DropExchange(job, group, exchange);
   }
-  const Ready::RailStates rails = RailsNow();
-  for (PeerIndex peer : group.peers) {
+  const Ready::Rails rails = RailsNow();
+  for (Exchange& exchange : job.exchanges) {
     if (job.aborting()) return;
-    SendReady(job, *job.With(peer), rails);
-    Sooner(StrandedUntil(peers_.Get(peer), nullptr, options_));
+    SendReady(job, exchange, rails);
+    Sooner(StrandedUntil(peers_.Get(exchange.peer), nullptr, options_));
   }
-  for (PeerIndex peer : group.peers) {
-    Exchange& exchange = *job.With(peer);
+  for (Exchange& exchange : job.exchanges) {
     if (job.aborting() || !exchange.ready.has_value()) continue;
     Ready ready = exchange.TakeReady();
     Compare(job, group, exchange, ready);
@@ -195,17 +194,13 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   FinishIfDone(job);
 }
 
-Ready::RailStates JobTable::RailsNow() const {
-  Ready::RailStates states;
-  states.reserve(rails_.size());
-  for (size_t r = 0; r < rails_.size(); ++r) {
-    states.push_back({RailIndex(static_cast<uint32_t>(r)), static_cast<uint64_t>(planner_.Speed(r, now_)),
-                      grants_.awaited_bytes() / rails_.size()});
-  }
-  return states;
+Ready::Rails JobTable::RailsNow() {
+  const absl::Span<const double> speeds = planner_.Speeds(now_);
+  return {.bytes_per_s = BytesByRail(speeds.begin(), speeds.end()),
+          .backlog_bytes = grants_.awaited_bytes() / rails_.size()};
 }
 
-void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails) {
+void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::Rails& rails) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (!peer.up || exchange.ready_sent || exchange.left_out || job.aborting() || !job.started || job.building) return;
   if (!exchange.ready_waits && grants_.MayRide(job, exchange)) grants_.Open(job, exchange);
@@ -215,10 +210,10 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStat
   Ready& ready = std::get<Ready>(message);
   FillReady(job, exchange, peer, &ready);
   if (!eager_.Fill(job, exchange, &ready)) return;
-  ready.rails = rails;
+  ready.rails = Ready::Rails(rails);  // a move, because assignments of lists copy number by number
   const bool grants = exchange.in.open() && exchange.in.IsBound();
   if (grants) ready.grant = exchange.in.BuildGrant();
-  ready.tallies = tallies_.Take(exchange.peer);
+  tallies_.Take(exchange.peer, &ready.tallies);
   const size_t flows = ready.sends.size() + ready.receives.size(), ranges = grants ? ready.grant->ranges.size() : 0;
   const absl::Status sent = ranges > kMaxGrantRanges || ranges * rails_.size() > kMaxGrantKeys
                                 ? absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxGrantRanges, " ranges"))
@@ -284,7 +279,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
-  for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
+  for (Tally& tally : message.tallies) OnMessage(from, std::move(tally));
   // The sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {
     groups_.SendBroken(*group, from);

@@ -154,8 +154,8 @@ class JobTable {
   // The job's streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);
   // This node's ends of the rails, as READYs tell them.
-  Ready::RailStates RailsNow() const;
-  void SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails);
+  Ready::Rails RailsNow();
+  void SendReady(NodeJob& job, Exchange& exchange, const Ready::Rails& rails);
   // `ready` has come from the exchange's peer; parts of it are moved out.
   void Compare(NodeJob& job, const Group& group, Exchange& exchange, Ready& ready);
   void TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant);

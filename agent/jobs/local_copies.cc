@@ -21,10 +21,9 @@ const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
 namespace {
 
 // Lengths that do not fit fail the job when all ranks have submitted (CheckLocalRanks).
-void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
+void Begin(NodeJob& job, RankPart& from, const CheckedFlow* send, RankPart& to, const CheckedFlow* receive,
+           Copier* copier) {
   const Rank source = from.submission.rank, destination = to.submission.rank;
-  const CheckedFlow* const send = FlowWith(destination, from.submission.sends);
-  const CheckedFlow* const receive = FlowWith(source, to.submission.receives);
   if (BytesOf(send) == 0 || !Fits(BytesOf(send), BytesOf(receive), to.submission.capacities)) return;
   if (to.submission.capacities) AddReceived(to, source, send->bytes);
   if (source == destination && from.submission.flows->own_in_place) {
@@ -44,14 +43,16 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
 }  // namespace
 
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier) {
-  const auto with = [&job](const CheckedFlow& flow, auto begin) {
-    if (RankPart* const other = job.parts.Find(flow.peer)) begin(*other);
-  };
-  ForEachLocal(part.submission.sends, group,
-               [&](const CheckedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });
+  const Rank self = part.submission.rank;
+  ForEachLocal(part.submission.sends, group, [&](const CheckedFlow& send) {
+    if (RankPart* const to = job.parts.Find(send.peer)) {
+      Begin(job, part, &send, *to, FlowWith(self, to->submission.receives), copier);
+    }
+  });
   ForEachLocal(part.submission.receives, group, [&](const CheckedFlow& receive) {
-    if (receive.peer == part.report.rank) return;  // begun already
-    with(receive, [&](RankPart& from) { Begin(job, from, part, copier); });
+    RankPart* const from = job.parts.Find(receive.peer);
+    if (from == nullptr || from == &part) return;  // a flow of a rank to itself is begun already
+    Begin(job, *from, FlowWith(self, from->submission.sends), part, &receive, copier);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "agent/agent.h"
 #include "agent/base/fixed_list.h"
 #include "agent/base/growing_list.h"
@@ -104,7 +105,7 @@ struct Exchange {
   bool rails_only = false;     // Ready::rails_only of the peer, once it is compared
   // When the wait for the peer's READY began; infinite future: nothing waits for it.
   absl::Time waits_since = absl::InfiniteFuture();
-  Ready::RailStates peer_rails;  // as the peer's READY tells
+  Ready::Rails peer_rails;  // as the peer's READY tells
   bool planned = false;
   BytesByRail planned_bytes;
   std::vector<Unsubmitted::Member> unsubmitted;  // ranks of the peer, as it tells
@@ -190,10 +191,12 @@ struct NodeJob {
     exchanges = FixedList<Exchange>(layout->peers.size());
     for (const PeerIndex peer : layout->peers) exchanges.Add(context, this, peer);
   }
-  std::shared_ptr<ReceiveZone> NewZone(size_t rails) {
+  std::shared_ptr<ReceiveZone> NewZone(size_t rails, bool binds_zones) {
     if (zones == nullptr) zones = std::make_shared<FixedList<ReceiveZone>>(exchanges.size());
-    if (zones->size() == exchanges.size()) return std::make_shared<ReceiveZone>(rails);  // an exchange has a second one
-    return {zones, &zones->Add(rails)};
+    if (zones->size() == exchanges.size()) {  // an exchange has a second one
+      return std::make_shared<ReceiveZone>(rails, binds_zones);
+    }
+    return {zones, &zones->Add(rails, binds_zones)};
   }
   bool HasUnendedPart() const {
     return std::any_of(parts.begin(), parts.end(), [](const RankPart* part) { return !part->terminal(); });
@@ -209,6 +212,10 @@ struct NodeJob {
     if (!running || copies_running > 0) return false;
     while (done_until < exchanges.size() && exchanges[done_until].done()) ++done_until;
     return done_until == exchanges.size();
+  }
+  // All exchanges that are not done, and perhaps some that are.
+  absl::Span<const Exchange> Undone() const {
+    return absl::MakeConstSpan(exchanges.begin(), exchanges.end()).subspan(done_until);
   }
 };
 

@@ -43,8 +43,7 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
     for (const Exchange& exchange : job->exchanges) {
       const Peer& peer = context.peer(exchange.peer);
       const bool waits = !exchange.left_out && peer.up && peer.stranded_since < absl::InfiniteFuture() &&
-                         !exchange.out.over() && !exchange.out.eager() &&
-                         (peer.Connected() & exchange.out.Usable()) == 0;
+                         !exchange.out.over() && !exchange.out.eager() && (peer.connected & exchange.out.Usable()) == 0;
       if (!waits) continue;
       const absl::Time until = StrandedUntil(peer, group, *context.options);
       if (until > now) {

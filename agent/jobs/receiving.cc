@@ -31,7 +31,7 @@ void Receiving::Open(std::shared_ptr<ReceiveZone> zone) {
 void Receiving::BindAgain() {
   if (!open()) return;
   for (size_t r = 0; r < bindings_.size(); ++r) {
-    if (bindings_[r].state == Binding::kNone && context_.peer(peer_).rails[r].connected) Bind(r);
+    if (bindings_[r].state == Binding::kNone && Has(context_.peer(peer_).connected, r)) Bind(r);
   }
 }
 
@@ -44,12 +44,6 @@ void Receiving::Unbind(size_t rail, bool writers_stopped) {
   bindings_[rail].state = Binding::kClosing;
   (*context_.rails)[rail].Command(
       {.kind = RailCommand::Kind::kCloseZone, .ref = zone_->ref, .writers_stopped = writers_stopped});
-}
-
-bool Receiving::IsBinding() const {
-  return std::any_of(bindings_.begin(), bindings_.end(), [](const RailBinding& binding) {
-    return binding.state == Binding::kOpening || binding.state == Binding::kClosing;
-  });
 }
 
 bool Receiving::IsBound() const {
@@ -119,9 +113,8 @@ absl::Status Receiving::OnFence(const RailEvent& event) {
   weight_ += event.weight;
   if (weight_ < kWholeWeight) return absl::OkStatus();
   uint64_t landed = 0;
-  for (const Landing& landing : zone_->landed) landed += landing.bytes();
-  const bool short_of = landed < total_bytes() || (round_ == 0 && landed > total_bytes());
-  if (!context_.traits.binds_zones && short_of) {
+  zone_->ForEachLanding([&](size_t, const Landing& landing) { landed += landing.bytes(); });
+  if (!context_.traits.binds_zones && (landed < total_bytes() || (round_ == 0 && landed > total_bytes()))) {
     return contradicts(absl::StrCat(landed, " of ", total_bytes(), " bytes have landed"));
   }
   complete_ = true;
@@ -190,14 +183,15 @@ void Receiving::Close(bool writers_stopped, const std::vector<RailConnection>& f
   }
 }
 
-bool Receiving::FreeIfQuiet() {
+bool Receiving::FreeIfQuiet(CountLanded count) {
   if (zone_ == nullptr || !closing_ || inside_ || IsBinding()) return false;
   const bool once = round_ == 0;  // nothing is sent twice
   if (!once || !complete_) landed_ = LandedOnce();
-  landed_by_rail_.resize(zone_->landed.size());
-  uint64_t* by_rail = landed_by_rail_.data();
-  for (const Landing& landed : zone_->landed) *by_rail++ = once ? landed.bytes() : 0;
-  if (!once) CountLandedAgain();
+  if (once) {
+    zone_->ForEachLanding([&](size_t rail, const Landing& landing) { count(rail, landing.bytes(), 0); });
+  } else {
+    CountRounds(count);
+  }
   context_.zones->Release(zone_->ref);
   memory_ = std::move(zone_->memory);  // freed with the job, which may leave it to another thread
   zone_.reset();
@@ -205,29 +199,28 @@ bool Receiving::FreeIfQuiet() {
   return true;
 }
 
-void Receiving::CountLandedAgain() {
-  landed_again_.resize(zone_->landed.size());
-  for (const Landed& landed : landed_) landed_by_rail_[landed.rail] += landed.end - landed.begin;
+void Receiving::CountRounds(CountLanded count) const {
+  BytesByRail known(zone_->landed.size());
+  for (const Landed& landed : landed_) known[landed.rail] += landed.end - landed.begin;
   // Bytes of a complete exchange that landed in runs beyond those that were kept.
-  const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});
-  uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), known) : 0;
-  for (size_t r = 0; r < zone_->landed.size(); ++r) {
-    const uint64_t bytes = zone_->landed[r].bytes();
-    const uint64_t more = std::min(missing, bytes - std::min(bytes, landed_by_rail_[r]));
-    landed_by_rail_[r] += more;
+  const uint64_t sum = std::accumulate(known.begin(), known.end(), uint64_t{0});
+  uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), sum) : 0;
+  zone_->ForEachLanding([&](size_t rail, const Landing& landing) {
+    const uint64_t bytes = landing.bytes();
+    const uint64_t more = std::min(missing, bytes - std::min(bytes, known[rail]));
     missing -= more;
-    landed_again_[r] = bytes - std::min(bytes, landed_by_rail_[r]);
-  }
+    const uint64_t landed = known[rail] + more;
+    count(rail, landed, bytes - std::min(bytes, landed));
+  });
 }
 
 // Stretches that landed over several rails count for the first of them.
 std::vector<Receiving::Landed> Receiving::LandedOnce() const {
   if (zone_ == nullptr) return landed_;
   std::vector<Landed> all;
-  for (size_t r = 0; r < zone_->landed.size(); ++r) {
-    const Landing& landing = zone_->landed[r];
-    for (size_t i = 0; i < landing.runs(); ++i) all.push_back({landing.run(i).begin, landing.run(i).end, r});
-  }
+  zone_->ForEachLanding([&](size_t rail, const Landing& landing) {
+    for (size_t i = 0; i < landing.runs(); ++i) all.push_back({landing.run(i).begin, landing.run(i).end, rail});
+  });
   std::sort(all.begin(), all.end(), [](const Landed& a, const Landed& b) { return a.begin < b.begin; });
   uint64_t until = 0;
   for (Landed& landed : all) {
@@ -241,8 +234,9 @@ std::vector<Receiving::Landed> Receiving::LandedOnce() const {
 
 void Receiving::AddLanding(BytesByRail* by_rail) const {
   if (zone_ == nullptr) return;
-  for (size_t r = 0; r < by_rail->size() && round_ == 0; ++r) (*by_rail)[r] += zone_->landed[r].bytes();
-  if (round_ == 0) return;
+  if (round_ == 0) {
+    return zone_->ForEachLanding([&](size_t rail, const Landing& landing) { (*by_rail)[rail] += landing.bytes(); });
+  }
   for (const Landed& landed : LandedOnce()) (*by_rail)[landed.rail] += landed.end - landed.begin;
 }
 

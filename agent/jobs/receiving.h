@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_JOBS_RECEIVING_H_
 #define RAILSD_AGENT_JOBS_RECEIVING_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -37,7 +38,11 @@ class Receiving {
   bool open() const { return zone_ != nullptr && !closing_; }
   bool closing() const { return closing_; }
   // True while rails bind or unbind the zone.
-  bool IsBinding() const;
+  bool IsBinding() const {
+    return std::any_of(bindings_.begin(), bindings_.end(), [](const RailBinding& binding) {
+      return binding.state == Binding::kOpening || binding.state == Binding::kClosing;
+    });
+  }
   // True when the peer can write over some rail. Always true for transports that bind nothing.
   bool IsBound() const;
   // Binds the zone on rails that have come up since. Call when IsBound() is false.
@@ -81,8 +86,11 @@ class Receiving {
 
   // Closes the zone. `writers_stopped`: the sender has nothing under way, except on `failed` connections.
   void Close(bool writers_stopped, const std::vector<RailConnection>& failed = {});
-  // Frees the slot if nothing can land any more. True when this call has freed it.
-  bool FreeIfQuiet();
+  // Frees the slot if nothing can land any more. True when this call has freed it. Calls count(rail, once, again) for
+  // rails that have carried bytes, as far as they see them: bytes that have landed, each once, and bytes that landed
+  // again after a rail had failed.
+  using CountLanded = absl::FunctionRef<void(size_t rail, uint64_t once, uint64_t again)>;
+  bool FreeIfQuiet(CountLanded count);
   // The peer's bytes do not count any more. The caller closes the zone, if there is one.
   void GiveUp() { given_up_ = true; }
   bool given_up() const { return given_up_; }
@@ -92,10 +100,6 @@ class Receiving {
   bool quiet() const { return zone_ == nullptr; }
   bool done() const { return quiet() && (complete() || given_up_); }
 
-  // Valid once the zone is closed, by rail, as far as the rails see them: bytes that have landed, each once, and those
-  // that landed again after a rail had failed (an empty list when none had).
-  const BytesByRail& landed_by_rail() const { return landed_by_rail_; }
-  const BytesByRail& landed_again() const { return landed_again_; }
   // Adds the bytes that have landed in a zone that is open, as far as the rails see them.
   void AddLanding(BytesByRail* by_rail) const;
   // Calls visit(destination, bytes) for the landed bytes of each flow.
@@ -116,7 +120,7 @@ class Receiving {
   void Unbind(size_t rail, bool writers_stopped);
   std::vector<Landed> LandedOnce() const;
   // Counts bytes of a zone in which something was sent twice.
-  void CountLandedAgain();
+  void CountRounds(CountLanded count) const;
   RailKeys KeysOf(size_t rail);
 
   const ExchangeContext& context_;
@@ -126,7 +130,6 @@ class Receiving {
   std::shared_ptr<ReceiveZone> zone_;
   absl::InlinedVector<RailBinding, kUsualRails> bindings_;  // by rail; empty for transports that bind nothing
   std::vector<Landed> landed_;                              // of a zone that is closed
-  BytesByRail landed_by_rail_, landed_again_;
   uint32_t round_ = 0;
   uint32_t weight_ = 0;  // of this round's fences
   bool granted_ = false;

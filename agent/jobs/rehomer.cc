@@ -103,7 +103,7 @@ bool Rehomer::OnMessage(const Peer& from, Rehome&& message) {
   return may_ask;
 }
 
-void Rehomer::AnswerIfReady(PeerIndex peer) {
+void Rehomer::TryAnswer(PeerIndex peer) {
   const auto found = answers_.find(peer);
   if (found == answers_.end()) return;
   bool binding = false, bound = true, any_over = false;
@@ -125,7 +125,7 @@ void Rehomer::AnswerIfReady(PeerIndex peer) {
   }
   // While no rail is connected, the answer for exchanges that are over does not wait for keys of open ones, whose
   // sender asks for keys later.
-  if (binding || (!bound && !(any_over && context_.peer(peer).Connected() == 0))) return;
+  if (binding || (!bound && !(any_over && context_.peer(peer).connected == 0))) return;
   Rehomed answer = std::move(found->second);
   answers_.erase(found);
   for (Rehomed::Exchange& entry : answer.exchanges) {

@@ -46,10 +46,13 @@ class Rehomer {
   bool OnMessage(const Peer& from, Rehomed&& message);
   bool OnMessage(const Peer& from, Rehome&& message);
   // Call when an exchange that the peer has asked about has bound its zone, may now bind it, or has ended.
-  void AnswerIfReady(PeerIndex peer);
+  void AnswerIfReady(PeerIndex peer) {
+    if (!answers_.empty()) TryAnswer(peer);
+  }
   void OnPeerLost(PeerIndex peer);
 
  private:
+  void TryAnswer(PeerIndex peer);
   void SendAnswer(const Peer& to, Rehomed answer);
   Rehomed::Exchange Judge(const Peer& from, const Rehome::Exchange& asked, const std::vector<RailConnection>& failed);
 

@@ -53,7 +53,7 @@ absl::Duration PinnedBound(const NodeJob& job, const ExchangeContext& context) {
 // Bytes that have landed for the rank in zones that are open.
 uint64_t BytesUnderWay(const NodeJob& job, Rank rank) {
   uint64_t landed = 0;
-  for (const Exchange& exchange : job.exchanges) {
+  for (const Exchange& exchange : job.Undone()) {
     if (exchange.in.quiet()) continue;
     exchange.in.ForEachLanded([&](Rank destination, uint64_t bytes) { landed += destination == rank ? bytes : 0; });
   }
@@ -98,7 +98,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   FillUse(job, speed, now, out);
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
-  for (const Exchange& exchange : job.exchanges) exchange.in.AddLanding(&report.rail_rx_bytes);
+  for (const Exchange& exchange : job.Undone()) exchange.in.AddLanding(&report.rail_rx_bytes);
   report.rail_planned_bytes = job.rail_planned_bytes;
   report.eager_sent_bytes = job.eager_sent_bytes;
   report.eager_received_bytes = job.eager_received_bytes;

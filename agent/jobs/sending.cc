@@ -18,11 +18,15 @@ constexpr absl::Duration kBetweenKeys = absl::Milliseconds(50);
 }  // namespace
 
 Sending::Sending(const ExchangeContext* context, NodeJob* job, PeerIndex peer)
-    : context_(*context), job_(job), rails_(context->rail_count()) {
-  stream_.job = job->tag;
-  stream_.peer = peer;
-  stream_.sending = this;
-}
+    : context_(*context),
+      job_(job),
+      stream_{.job = job->tag,
+              .peer = peer,
+              .memory = {},
+              .zone = {},
+              .sending = this,
+              .unposted_bytes = SendStream::CountByRail(context->rail_count())},
+      rails_(context->rail_count()) {}
 
 void Sending::SetStream(StreamFlows flows, MemoryRanges memory) {
   flows_ = std::move(flows);
@@ -99,8 +103,9 @@ void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
 }
 
 bool Sending::IsEnding(size_t rail) const {
-  const PeerRail& now = context_.peer(peer()).rails[rail];
-  return rails_[rail].unsettled > 0 && (!now.connected || now.connection != rails_[rail].connection);
+  const Peer& now = context_.peer(peer());
+  return rails_[rail].unsettled > 0 &&
+         (!Has(now.connected, rail) || now.rails[rail].connection != rails_[rail].connection);
 }
 
 bool Sending::AnyEnding() const {
@@ -201,11 +206,11 @@ void Sending::Spread() {
   if (asked_ || doubt_ != 0) return;  // the receiver is asked about the next failure first
   const RailMask targets = Targets();
   if (targets == 0) return;
-  RailMask living = 0;
+  RailMask living = 0;  // over the connection that they were given work for
   for (size_t r = 0; r < rails_.size(); ++r) {
-    const PeerRail& rail = context_.peer(peer()).rails[r];
-    living |= rail.connected && rail.connection == rails_[r].connection ? RailBit(r) : 0;
+    living |= context_.peer(peer()).rails[r].connection == rails_[r].connection ? RailBit(r) : 0;
   }
+  living &= context_.peer(peer()).connected;
   for (const Lost& lost : std::exchange(lost_, {})) {
     pool_.push_back({lost.offset_bytes, lost.length_bytes, 0});
     job_->resent_bytes += lost.length_bytes;
@@ -232,7 +237,7 @@ void Sending::AskBack(size_t r, uint64_t bytes) {
 void Sending::LeaveUnusable() {
   const RailMask targets = Targets();
   for (size_t r = 0; r < rails_.size() && targets != 0; ++r) {
-    if (((targets | kept_) & RailBit(r)) != 0 || rails_[r].unsettled == 0) continue;
+    if (Has(targets | kept_, r) || rails_[r].unsettled == 0) continue;
     if (stream_.unposted_bytes[r].load(std::memory_order_relaxed) == 0) continue;
     kept_ |= RailBit(r);  // asked once
     return AskBack(r, UINT64_MAX);
@@ -264,10 +269,11 @@ void Sending::OnReport(RailIndex rail, const RailEvent& report) {
   const bool of_round = report.round == round_ && !spread_due_;
   switch (report.kind) {
     case RailEvent::Kind::kCarried:
-      fruitless_rounds_ = 0;
-      fruitless_since_ = absl::InfiniteFuture();
-      return;
     case RailEvent::Kind::kFenceDone:
+      if (report.length_bytes > 0) {
+        fruitless_rounds_ = 0;
+        fruitless_since_ = absl::InfiniteFuture();
+      }
       // An answer may begin another round: fences of this one prove nothing while it is awaited.
       if (!of_round || asked_ || !running) return;
       acknowledged_weight_ += report.weight;
@@ -318,7 +324,7 @@ void Sending::OnRailDown(RailIndex rail, uint64_t connection) {
 
 bool Sending::NeedsKeys() const {
   if (!context_.traits.binds_zones || !granted_ || over() || asked_ || doubt_ != 0) return false;
-  const RailMask connected = context_.peer(peer()).Connected();
+  const RailMask connected = context_.peer(peer()).connected;
   return connected != 0 && (connected & Usable()) == 0;
 }
 

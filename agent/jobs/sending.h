@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/fixed_array.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -91,8 +92,10 @@ class Sending {
     RailIndex rail;
     uint64_t offset_bytes = 0, length_bytes = 0;
   };
-  // Once the exchange is over: stretches that were in doubt when their rail failed, and that have arrived.
-  std::vector<Lost> TakeArrived() { return over_ ? std::exchange(lost_, {}) : std::vector<Lost>(); }
+  // Once the exchange is over: stretches that were in doubt when their rail failed, and that have arrived. Call
+  // TakeArrived() when there are any.
+  std::vector<Lost> TakeArrived() { return std::exchange(lost_, {}); }
+  bool AnyArrived() const { return over_ && !lost_.empty(); }
   // Since when rounds have begun without a byte that the receiver has accepted.
   absl::Time fruitless_since() const { return fruitless_since_; }
   uint32_t fruitless_rounds() const { return fruitless_rounds_; }
@@ -144,7 +147,7 @@ class Sending {
   StreamFlows flows_;
   SendStream stream_;
   bool granted_ = false, started_ = false, over_ = false, stopped_ = false, eager_ = false;
-  absl::InlinedVector<RailPart, kUsualRails> rails_;
+  absl::FixedArray<RailPart, kUsualRails> rails_;
   uint64_t unsettled_ = 0;  // assignments, of all rails
   // Stretches that no rail has, and weight of this round.
   absl::InlinedVector<Stretch, kUsualRails> pool_;

@@ -23,11 +23,11 @@ class Tallies {
 
   // The job has ended well. Returns when to call SendOld().
   absl::Time Add(const NodeJob& job);
-  // Tallies that ride in READY to the peer.
-  std::vector<Tally> Take(PeerIndex peer) {
-    if (by_peer_.empty()) return {};
+  // Moves tallies that ride in READY to the peer to `tallies`, which is empty.
+  void Take(PeerIndex peer, std::vector<Tally>* tallies) {
+    if (by_peer_.empty()) return;
     const auto found = by_peer_.find(peer);
-    return found == by_peer_.end() ? std::vector<Tally>() : std::exchange(found->second, {}).waiting;
+    if (found != by_peer_.end()) *tallies = std::exchange(found->second, {}).waiting;
   }
   // Sends tallies that have waited too long for a READY. Returns when to call it again.
   absl::Time SendOld(absl::Time now);

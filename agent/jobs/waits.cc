@@ -66,7 +66,7 @@ std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& pe
     const bool granted = exchange.out.granted() || exchange.out.over();
     if (!granted) return absl::StrCat("for ", node, " to be ready");
     if (exchange.grant_waits) return absl::StrCat("for a rail from ", node, ", or for room to open a zone to it");
-    const bool reached = (peers.Get(exchange.peer).Connected() & exchange.out.Usable()) != 0;
+    const bool reached = (peers.Get(exchange.peer).connected & exchange.out.Usable()) != 0;
     if (!exchange.out.over() && (!exchange.planned || !reached)) return absl::StrCat("for a rail to ", node);
   }
   return "for its bytes to arrive";

@@ -21,11 +21,13 @@ using Bin = PlanWorkspace::Bin;
 // Backlog past the threshold counts as load. Bins of one speed without such a load are interchangeable.
 void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
   const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
-  double least = bins[0].backlog / bins[0].speed;
-  for (const Bin& bin : bins) least = std::min(least, bin.backlog / bin.speed);
+  const auto seconds = [](const Bin& bin) { return static_cast<double>(bin.backlog_bytes) / bin.speed; };
+  double least = seconds(bins[0]);
+  for (const Bin& bin : bins) least = std::min(least, seconds(bin));
   const double threshold = static_cast<double>(kBacklogThresholdChunks) * static_cast<double>(chunk_bytes);
   for (uint32_t b = 0; b < bins.size(); ++b) {
-    bins[b].load = std::max(0.0, bins[b].backlog - least * bins[b].speed - threshold);
+    const auto backlog = static_cast<double>(bins[b].backlog_bytes);
+    bins[b].load = std::max(0.0, backlog - least * bins[b].speed - threshold);
     uint32_t first = 0;
     const auto alike = [](const Bin& x, const Bin& y) { return x.speed == y.speed && x.load == 0 && y.load == 0; };
     while (first < b && !alike(bins[first], bins[b])) ++first;
@@ -262,37 +264,35 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
     if (a.group != b.group) return a.group < b.group;
     if (a.sender != b.sender) return a.sender < b.sender;
     if (a.pair != b.pair) return a.pair < b.pair;
-    return a.backlog != b.backlog ? a.backlog < b.backlog : a.rail < b.rail;
+    return a.backlog_bytes != b.backlog_bytes ? a.backlog_bytes < b.backlog_bytes : a.rail < b.rail;
   };
   double sum_of_speeds = 0;
   for (const Bin& bin : bins) sum_of_speeds += bin.speed;
   if (w->pending.size() == 1) {  // only one rail is to be found
     const uint32_t laid = w->pending[0].rail.value();
     const auto fits = [&](uint32_t b) { return bins[b].group == bins[laid].group; };
-    double least = sender[bins[laid].rail], least_backlog = bins[laid].backlog;
+    double least = sender[bins[laid].rail];
+    uint64_t least_backlog = bins[laid].backlog_bytes;
     for (uint32_t b = 0; b < bins.size(); ++b) {
       if (!fits(b)) continue;
       least = std::min(least, sender[bins[b].rail]);
-      least_backlog = std::min(least_backlog, bins[b].backlog);
+      least_backlog = std::min(least_backlog, bins[b].backlog_bytes);
     }
-    const auto bytes = static_cast<double>(problem.total_bytes);
-    const OneRunOrder better{.most = least + bytes,
-                             .slack = OneRunOrder::kRounding * bytes,
-                             .most_backlog_bytes = least_backlog + 2 * bytes,
-                             .first_rail = problem.first_rail,
-                             .rails = problem.rails};
-    const auto key = [&](uint32_t b) {
-      const uint32_t rail = bins[b].rail;
-      return OneRunOrder::Key{sender[rail], pair[rail], bins[b].backlog, rail};
-    };
-    uint32_t best = laid;
-    for (uint32_t b = 0; b < bins.size(); ++b) best = fits(b) && better(key(b), key(best)) ? b : best;
-    std::swap(bins[laid].matched, bins[best].matched);
+    OneRunChoice choice(problem, least, least_backlog);
+    const uint32_t first_rail = problem.first_rail % static_cast<uint32_t>(problem.rails);
+    const auto before = [](const Bin& bin, uint32_t rail) { return bin.rail < rail; };
+    const auto first = std::lower_bound(bins.begin(), bins.end(), first_rail, before);  // bins are in order of rails
+    for (uint32_t i = 0; i < bins.size(); ++i) {
+      const auto b = static_cast<uint32_t>((first - bins.begin() + i) % bins.size());
+      if (fits(b)) choice.Offer(bins[b].rail, sender[bins[b].rail], pair[bins[b].rail], bins[b].backlog_bytes);
+    }
+    const auto best = std::find_if(bins.begin(), bins.end(), [&](const Bin& bin) { return bin.rail == choice.rail(); });
+    std::swap(bins[laid].matched, best->matched);
   } else {
     w->rail_order.resize(bins.size());
     for (uint32_t b = 0; b < bins.size(); ++b) {
       const uint32_t rail = bins[b].rail;
-      w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog};
+      w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog_bytes};
     }
     w->bin_order.resize(bins.size());
     std::iota(w->bin_order.begin(), w->bin_order.end(), 0);

@@ -23,23 +23,19 @@ absl::Status CheckOptions(const PlanOptions& options) {
 
 bool IsSpeed(double bytes_per_s) { return bytes_per_s >= 0 && bytes_per_s <= std::numeric_limits<double>::max(); }
 
-absl::Status CheckRails(absl::Span<const PlanRail> rails, Ledger* ledger) {
+absl::Status CheckRails(absl::Span<const PlanRail> rails) {
   for (size_t i = 0; i < rails.size(); ++i) {
-    const bool source = IsSpeed(rails[i].source_speed);
-    if (source && IsSpeed(rails[i].destination_speed)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("rail ", i, source ? ": destination_speed " : ": source_speed ",
-                                                   source ? rails[i].destination_speed : rails[i].source_speed,
-                                                   " bytes/s is not a finite number of 0 or more"));
+    if (IsSpeed(rails[i].speed_bytes_per_s)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("rail ", i, ": speed_bytes_per_s ", rails[i].speed_bytes_per_s,
+                                                   " is not a finite number of 0 or more"));
   }
-  if (ledger->Sender().size() == rails.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the ledger is for ", ledger->Sender().size(), " rails, the plan for ", rails.size()));
+  return absl::OkStatus();
 }
 
-// Fills `order` (unsorted) and returns the sum of bytes.
-absl::StatusOr<uint64_t> CollectFlows(absl::Span<const PlanFlow> flows, PlanWorkspace* w) {
+// Fills `order` (unsorted) and `*sum`, in bytes.
+absl::Status CollectFlows(absl::Span<const PlanFlow> flows, PlanWorkspace* w, uint64_t* sum) {
   constexpr uint64_t kMostBytes = uint64_t{1} << 63;
-  uint64_t total = 0;
+  uint64_t& total = *sum;
   w->order.clear();
   for (size_t f = 0; f < flows.size(); ++f) {
     if (flows[f].bytes == 0) continue;
@@ -50,7 +46,7 @@ absl::StatusOr<uint64_t> CollectFlows(absl::Span<const PlanFlow> flows, PlanWork
     total += flows[f].bytes;
     w->order.push_back({flows[f].bytes, static_cast<uint32_t>(f)});
   }
-  return total;
+  return absl::OkStatus();
 }
 
 // Makes a bin of each usable rail. Speeds are relative to the fastest: equal rails get exactly 1, so that loads of
@@ -59,12 +55,12 @@ void CollectRails(absl::Span<const PlanRail> rails, PlanWorkspace* w) {
   w->bins.clear();
   double fastest = 0;
   for (uint32_t i = 0; i < rails.size(); ++i) {
-    const double speed = std::min(rails[i].source_speed, rails[i].destination_speed);
-    if (!rails[i].usable || speed <= 0) continue;
+    const double speed = rails[i].speed_bytes_per_s;
+    if (speed <= 0) continue;
     PlanWorkspace::Bin& bin = w->bins.emplace_back();
     bin.rail = bin.matched = i;
     bin.speed = speed;
-    bin.backlog = static_cast<double>(std::max(rails[i].source_backlog_bytes, rails[i].destination_backlog_bytes));
+    bin.backlog_bytes = rails[i].backlog_bytes;
     fastest = std::max(fastest, speed);
   }
   for (PlanWorkspace::Bin& bin : w->bins) {
@@ -144,23 +140,27 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
   w.pending.clear();
   w.rail_bytes.assign(rails.size(), 0);
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  if (absl::Status status = CheckRails(rails, ledger); !status.ok()) return status;
-  const absl::StatusOr<uint64_t> total = CollectFlows(flows, &w);
-  if (!total.ok()) return total.status();
-  if (*total == 0) return absl::OkStatus();
+  if (ledger->Sender().size() != rails.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ledger is for ", ledger->Sender().size(), " rails, the plan for ", rails.size()));
+  }
+  uint64_t total = 0;
+  if (absl::Status status = CollectFlows(flows, &w, &total); !status.ok()) return status;
+  if (total == 0) return absl::OkStatus();
   const Problem problem{.flows = flows,
                         .rails = rails.size(),
                         .destination = destination,
                         .chunk_bytes = options.chunk_bytes,
                         .min_bytes = plan_internal::EffectiveMinBytes(options),
-                        .total_bytes = *total,
+                        .total_bytes = total,
                         .first_rail = options.first_rail,
                         .ledger = ledger};
   const uint64_t whole_below =
       options.policy == Policy::kLpt ? 2 * problem.min_bytes : std::numeric_limits<uint64_t>::max();
   const bool by_ledger = options.policy == Policy::kLpt || options.policy == Policy::kLptFlow;
-  const bool one_run = by_ledger && w.order.size() == 1 && *total < whole_below;
+  const bool one_run = by_ledger && w.order.size() == 1 && total < whole_below;
   if (one_run && plan_internal::LayOneRun(problem, rails, &w)) return absl::OkStatus();
+  if (absl::Status status = CheckRails(rails); !status.ok()) return status;
   return PlanOverBins(problem, options.policy, rails, whole_below, &w);
 }
 

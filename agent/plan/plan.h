@@ -32,14 +32,12 @@ inline constexpr Policy kAllPolicies[] = {Policy::kLpt,  Policy::kPinned,     Po
 std::string_view PolicyName(Policy policy);                 // "lpt", "round_robin", ...
 absl::StatusOr<Policy> ParsePolicy(std::string_view name);  // INVALID_ARGUMENT lists the names
 
-// A pair's rail as both ends see it. Usable speed of the pair is min(source, destination); 0 for a rail that is dead
-// at either end.
+// A rail between this node and the destination.
 struct PlanRail {
-  double source_speed = 0;                 // bytes per second
-  double destination_speed = 0;            // bytes per second, from READY
-  bool usable = true;                      // healthy at both ends
-  uint64_t source_backlog_bytes = 0;       // queued here by other jobs, all destinations
-  uint64_t destination_backlog_bytes = 0;  // bytes that are to arrive there, as READY tells
+  double speed_bytes_per_s = 0;  // of its slower end; 0: the rail is not usable
+  // The larger one of two backlogs, because both shrink at the same time: bytes that other jobs have queued here for
+  // any destination, and bytes that are to arrive over the rail at the destination.
+  uint64_t backlog_bytes = 0;
 };
 
 struct PlanFlow {
@@ -124,7 +122,7 @@ struct PlanWorkspace {
     uint32_t group = 0;    // the first bin that it is interchangeable with
     uint32_t matched = 0;  // the rail that it is in the end
     double speed = 0;      // relative to the fastest
-    double backlog = 0;    // bytes, the larger of the two
+    uint64_t backlog_bytes = 0;
     double load = 0;       // bytes, what it starts with included
     uint64_t bytes = 0;    // laid
     uint64_t deficit = 0;  // bytes still to be laid
@@ -134,7 +132,8 @@ struct PlanWorkspace {
   // The key by which rails are matched, the lightest first.
   struct RailKey {
     uint32_t group = 0, rail = 0;
-    double sender = 0, pair = 0, backlog = 0;
+    double sender = 0, pair = 0;
+    uint64_t backlog_bytes = 0;
   };
   std::vector<SizedFlow> order;  // flows with bytes, largest first
   std::vector<Bin> bins;         // by rail
@@ -150,13 +149,11 @@ struct PlanWorkspace {
 // A rail whose backlog exceeds the least backlogged usable rail's by more than this many chunks (in bytes, backlogs
 // compared by the time that they take) gets a smaller share of the pair, as if the excess over the threshold were
 // already laid on it. Below the threshold, backlog decides only between rails that are otherwise equal, and for a plan
-// of one run only if it exceeds the least by two such runs. The larger of a rail's two backlogs counts, because both
-// shrink at the same time.
+// of one run only if it exceeds the least by two such runs.
 inline constexpr uint64_t kBacklogThresholdChunks = 64;
 
 // Plans all `flows` (this node to `destination`) over `rails` and writes the result into `workspace`; updates
-// `ledger`. Flows of zero bytes yield no run. Costs O(flows * (log flows + rails) + runs), whatever the bytes. A rail
-// is usable when `usable` and both its speeds are above zero.
+// `ledger`. Flows of zero bytes yield no run. Costs O(flows * (log flows + rails) + runs), whatever the bytes.
 //
 // `min` below is min_chunk_bytes, or half of chunk_bytes (rounded up) where that is smaller: some lengths cannot be
 // cut otherwise. P is the largest piece that cannot be split: 2 * min - 1 when any flow can be split, else the largest

@@ -4,8 +4,8 @@
 #define RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "absl/types/span.h"
 #include "agent/plan/plan.h"
@@ -41,38 +41,47 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
 // Decides which rail each bin is and books the result in the ledger.
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
-// Orders rails that are otherwise equal; the first one takes a plan of one run. The sender's total alone does not
-// decide: otherwise a destination that gets the same share of each job would get it over the same rail each time. Nor
-// does the least total decide before the turn: otherwise senders to one destination would meet on one of its rails as
-// soon as one sender has left its turn.
-struct OneRunOrder {
+// Chooses the rail of a plan of one run among rails that are otherwise equal. They are offered in the order of turns:
+// from problem.first_rail to the last one, then from rail 0 on. The sender's total alone does not decide: otherwise a
+// destination that gets the same share of each job would get it over the same rail each time. Nor does the least total
+// decide before the turn: otherwise senders to one destination would meet on one of its rails as soon as one sender has
+// left its turn.
+class OneRunChoice {
+ public:
+  // `least`: of the sender's totals on the rails that will be offered; `least_backlog_bytes`: of their backlogs.
+  OneRunChoice(const Problem& problem, double least, uint64_t least_backlog_bytes)
+      : slack_(kRounding * static_cast<double>(problem.total_bytes)),
+        most_(least + static_cast<double>(problem.total_bytes) + slack_),
+        most_backlog_bytes_(least_backlog_bytes + 2 * std::min(problem.total_bytes, ~least_backlog_bytes / 2)) {}
+  // `sender`, `pair`: the rail's entries in the ledger. `backlog_bytes`: a peer may say any number.
+  void Offer(size_t rail, double sender, double pair, uint64_t backlog_bytes) {
+    const double more = pair - pair_;
+    if (sender > most_ || more > slack_) return;
+    const uint64_t waits = std::max(backlog_bytes, most_backlog_bytes_);
+    if (more >= -slack_ && waits >= waits_) return;
+    rail_ = rail;
+    pair_ = pair;
+    waits_ = waits;
+  }
+  // Call after the last Offer().
+  size_t rail() const { return rail_; }
+
+ private:
   static constexpr double kRounding = 1e-6;  // of the run, at most
-  struct Key {
-    double sender = 0, pair = 0;  // of the ledger
-    double backlog_bytes = 0;     // a peer may say any number
-    size_t rail = 0;
-  };
-  // A rail is light if the sender's total on it is at most this: the least of all totals plus the run.
-  double most = 0;
-  double slack = 0;  // totals that differ by less count as equal: they differ by rounding
+
+  const double slack_;  // totals that differ by less count as equal: they differ by rounding
+  // A rail may be chosen if the sender's total on it is at most this: the least of all totals plus the run.
+  const double most_;
   // Backlogs up to this count as equal, so that the turn decides: the least of all plus two runs, because a sender's
   // own plans differ by that much.
-  double most_backlog_bytes = 0;
-  size_t first_rail = 0, rails = 0;
-
-  bool operator()(const Key& a, const Key& b) const {
-    const bool light = a.sender <= most + slack;
-    if (light != (b.sender <= most + slack)) return light;
-    if (std::abs(a.pair - b.pair) > slack) return a.pair < b.pair;
-    const double a_waits = std::max(a.backlog_bytes, most_backlog_bytes);
-    const double b_waits = std::max(b.backlog_bytes, most_backlog_bytes);
-    return a_waits != b_waits ? a_waits < b_waits : Turn(a.rail) < Turn(b.rail);
-  }
-  size_t Turn(size_t rail) const { return (rail + rails - first_rail % rails) % rails; }
+  const uint64_t most_backlog_bytes_;
+  size_t rail_ = 0;
+  double pair_ = std::numeric_limits<double>::infinity();
+  uint64_t waits_ = 0;
 };
-// Plans the only flow, whole, over rails of equal speed whose backlogs differ by less than the threshold. The result is
-// that of the policies, without the cost of bins. Writes the result. False: the rails are not alike, and nothing was
-// changed.
+// Plans the only flow, whole, over usable rails of equal speed whose backlogs differ by less than the threshold. The
+// result is that of the policies, without the cost of bins. Writes the result. False: the rails are not alike, and
+// nothing was changed.
 bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWorkspace* workspace);
 
 // Each flow whole, on the rail that a field of it names: kPinned, kAligned, kEcmp.

@@ -405,8 +405,10 @@ void RailSender::OnAcknowledged(Share& share, const InFlight& done, absl::Time n
   }
   if (done.weight == 0) return;
   if (done.round == share.round && !share.must_fence) share.unproven = false;
-  ReportCarried(share);
   RailEvent fence = ReportOf(RailEvent::Kind::kFenceDone, share);
+  fence.offset_bytes = share.carried.offset_bytes;
+  fence.length_bytes = share.carried.length_bytes;
+  share.carried = {};
   fence.weight = done.weight;
   fence.round = done.round;
   if (IsDone(share)) fence.settled = std::exchange(share.unsettled, 0);

@@ -68,6 +68,7 @@ void RailSpeeds::OnStretch(size_t r, uint64_t length_bytes, absl::Duration time,
   rail.slow_stretches = slow ? rail.slow_stretches + 1 : 0;
   any_slow_ = adapt_ && std::any_of(rails_.begin(), rails_.end(),
                                     [](const RailState& r) { return r.slow_stretches >= kBelievedStretches; });
+  for (size_t i = 0; i < rails_.size() && !any_slow_; ++i) for_plan_[i] = rails_[i].speed;
 }
 
 void RailSpeeds::Estimate(RailState& rail, double rate) {

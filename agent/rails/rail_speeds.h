@@ -3,9 +3,11 @@
 #define RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace railsd {
 
@@ -15,6 +17,7 @@ class RailSpeeds {
   // `speeds`: of each rail, as configured, in bytes per second. `adapt` false: plans count on these only.
   RailSpeeds(std::vector<double> speeds, bool adapt) : adapt_(adapt) {
     for (const double speed : speeds) rails_.push_back({.speed = speed});
+    for_plan_ = std::move(speeds);
   }
 
   // True if a rail counts as slow, so that plans look at measured speeds.
@@ -28,6 +31,11 @@ class RailSpeeds {
   // The speed that the next plan should count on, in bytes per second. It is the rail's own speed, or less if the rail
   // lately delivered a clearly smaller part of its speed than the best rail.
   double ForPlan(size_t rail, absl::Time now) const { return any_slow_ ? OfSlow(rail, now) : rails_[rail].speed; }
+  // The same for all rails; good until the next call of any method that changes this.
+  absl::Span<const double> ForPlan(absl::Time now) {
+    for (size_t r = 0; r < rails_.size() && any_slow_; ++r) for_plan_[r] = OfSlow(r, now);
+    return for_plan_;
+  }
 
  private:
   struct RailState {
@@ -49,6 +57,7 @@ class RailSpeeds {
   const bool adapt_;
   bool any_slow_ = false;  // a rail counts as slow, and `adapt_` is true
   std::vector<RailState> rails_;
+  std::vector<double> for_plan_;  // the speeds as configured, unless any_slow_
 };
 
 }  // namespace railsd

@@ -6,13 +6,13 @@
 #ifndef RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
 #define RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/fixed_array.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "agent/base/data_key.h"
@@ -43,6 +43,7 @@ class Sending;
 
 // One exchange as its sender sees it. Owned by the job; outlives every order that names it.
 struct SendStream {
+  using CountByRail = absl::FixedArray<std::atomic<uint64_t>, kUsualRails>;
   JobTag job;
   PeerIndex peer;
   MemoryRanges memory;  // the gather table, addressed by the offset in the stream
@@ -52,7 +53,7 @@ struct SendStream {
   uint16_t number = 0;             // names the exchange on the RailBoard
   RailRecords* records = nullptr;  // by rail; null: none are kept
   // By rail: bytes that the engine has given to the rail and the rail has not posted.
-  mutable std::array<std::atomic<uint64_t>, kMaxMaskedRails> unposted_bytes = {};
+  mutable CountByRail unposted_bytes = CountByRail(kMaxMaskedRails);
   // Set when a page of the stream could not be read (kMemoryFault). Rails then send no fence of the stream.
   mutable std::atomic<bool> unreadable{false};
 };
@@ -122,7 +123,8 @@ struct RailEvent {
     // Reports that the rail's thread makes from kSendDone for the engine (agent/rails/rail_sender.h). All but the last
     // two have `stream`. `settled`, in any of them: how many of the engine's assignments and release requests are done.
     kCarried,    // offset_bytes, length_bytes: acknowledged
-    kFenceDone,  // weight, round: acknowledged
+    kFenceDone,  // weight, round: acknowledged; offset_bytes, length_bytes as of kCarried, unless there is nothing to
+                 // tell
     kReturned,   // offset_bytes, length_bytes, weight, round: the rail gives them back, not posted, after a release or
                  // because the connection has ended
     kReleased,   // all that the rail could return for a release request has been returned

@@ -3,6 +3,7 @@
 #define RAILSD_AGENT_TRANSPORT_ZONE_TABLE_H_
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,15 +20,31 @@ namespace railsd {
 
 // Where one exchange lands: the scatter table of its stream.
 struct ReceiveZone {
-  explicit ReceiveZone(size_t rails) : keys(rails), landed(rails) {}
+  // `binds_zones`: as TransportTraits has it.
+  ReceiveZone(size_t rails, bool binds_zones) : keys(binds_zones ? rails : 0), landed(binds_zones ? 0 : rails) {}
+  // Bytes [begin, begin + length) of the stream are in memory. The rail's thread.
+  void AddLanded(size_t rail, uint64_t begin, uint64_t length) const {
+    if (landed[rail].bytes() == 0) carriers.fetch_or(RailBit(rail), std::memory_order_relaxed);
+    landed[rail].Add(begin, length);
+  }
+  // Calls visit(rail, landing) for each rail that has carried bytes, as far as this thread sees it.
+  template <typename Visit>
+  void ForEachLanding(Visit visit) const {
+    for (RailMask rails = carriers.load(std::memory_order_relaxed); rails != 0; rails &= rails - 1) {
+      const auto rail = static_cast<size_t>(std::countr_zero(rails));
+      visit(rail, landed[rail]);
+    }
+  }
+
   PeerIndex peer;  // only this peer may write here
   ZoneRef ref;
   MemoryRanges memory;  // addressed by the offset in the stream
   // By rail, for transports that bind zones: one key for every piece of `memory`. The rail's thread fills its own keys
   // before it pushes kZoneOpened.
   mutable absl::FixedArray<std::vector<uint32_t>, kUsualRails> keys;
-  // By rail, for transports that do not bind zones.
+  // By rail, for transports that do not bind zones; and the rails whose landing has bytes.
   mutable absl::FixedArray<Landing, kUsualRails> landed;
+  mutable std::atomic<RailMask> carriers{0};
   // Set when a page of the zone could not be written (kReceiveFault). Fences of the zone are then not published.
   mutable std::atomic<bool> unwritable{false};
 };

@@ -62,9 +62,9 @@ uint64_t CountChunks(const PlanWorkspace& plan, uint64_t chunk_bytes) {
 
 void Plan(benchmark::State& state, const Shape& shape) {
   const std::vector<PlanFlow> flows = MakeFlows(shape);
-  std::vector<PlanRail> rails(shape.rails, PlanRail{.source_speed = 50e9, .destination_speed = 50e9});
+  std::vector<PlanRail> rails(shape.rails, PlanRail{.speed_bytes_per_s = 50e9});
   if (!shape.equal_rails) {
-    for (uint32_t i = 0; i < shape.rails; ++i) rails[i].source_speed = i % 2 == 0 ? 50e9 : 25e9;
+    for (uint32_t i = 0; i < shape.rails; ++i) rails[i].speed_bytes_per_s = i % 2 == 0 ? 50e9 : 25e9;
   }
   const PlanOptions options{.policy = shape.policy};
   Ledger ledger(shape.rails);

@@ -117,7 +117,7 @@ class Worker {
       streams_[peer].memory = RangesOf(send, base, stripe_bytes_);
       // Tables are filled in the same order everywhere: rail by rail, peer by peer.
       streams_[peer].zone = {static_cast<uint16_t>(1 + rail * options.nodes + node), 1};
-      auto zone = std::make_shared<ReceiveZone>(options.rails);
+      auto zone = std::make_shared<ReceiveZone>(options.rails, /*binds_zones=*/false);
       zone->peer = PeerIndex(peer);
       zone->memory = RangesOf(receive, base, stripe_bytes_);
       zones->Open(std::move(zone));

@@ -134,12 +134,8 @@ struct Writer {
     b->set_vote(m.vote);
     if (!m.sends.empty()) FlowsTo(m.sends, b->mutable_sends());
     if (!m.receives.empty()) FlowsTo(m.receives, b->mutable_receives());
-    for (const Ready::RailState& rail : m.rails) {
-      auto* r = b->add_rails();
-      r->set_rail(rail.rail.value());
-      r->set_speed_bytes_per_second(rail.speed_bytes_per_s);
-      r->set_backlog_bytes(rail.backlog_bytes);
-    }
+    b->mutable_rail_bytes_per_second()->Add(m.rails.bytes_per_s.begin(), m.rails.bytes_per_s.end());
+    b->set_rail_backlog_bytes(m.rails.backlog_bytes);
     b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
     for (const Tally& tally : m.tallies) TallyTo(tally, b->add_tallies());
     if (m.grant.has_value()) GrantTo(*m.grant, b->mutable_grant());

@@ -218,16 +218,13 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   out.vote = in.vote();
   out.sends = ReadFlows(in.sends(), "sends", r);
   out.receives = ReadFlows(in.receives(), "receives", r);
+  if (!r->AtMost(in.rail_bytes_per_second_size(), kMaxPeerRails, "rail_bytes_per_second")) return out;
+  out.rails.bytes_per_s.assign(in.rail_bytes_per_second().begin(), in.rail_bytes_per_second().end());
+  out.rails.backlog_bytes = in.rail_backlog_bytes();
   out.planned_bytes = r->BytesByRail<decltype(out.planned_bytes)>(in.planned_bytes(), "planned_bytes");
   if (in.has_grant()) out.grant = ReadGrant(in.grant(), r);
   out.eager = r->Text(in.eager(), "eager", Ready::kMaxEagerBytes);
   out.rails_only = in.rails_only();
-  if (!r->AtMost(in.rails_size(), kMaxPeerRails, "rails")) return out;
-  RailMask named = 0;
-  for (const pb::ReadyRail& rail : in.rails()) {
-    out.rails.push_back(
-        {r->RailOnce(rail.rail(), "rails", &named), rail.speed_bytes_per_second(), rail.backlog_bytes()});
-  }
   if (!r->AtMost(in.tallies_size(), Ready::kMaxTallies, "tallies")) return out;
   for (const pb::Tally& tally : in.tallies()) {
     out.tallies.push_back(ReadTally(tally, "tallies.job", "tallies.bytes", r));

@@ -56,9 +56,7 @@ Balance Measure(const NicBytes& bytes, const std::vector<double>& rail_speeds) {
 }
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
-  for (const double speed : options.rail_speeds) {
-    rails_.push_back({.source_speed = speed, .destination_speed = speed, .usable = speed > 0});
-  }
+  for (const double speed : options.rail_speeds) rails_.push_back({.speed_bytes_per_s = speed});
   ledgers_.assign(options.nodes, Ledger(rails_.size()));
 }
 

@@ -184,9 +184,8 @@ absl::StatusOr<TransferPlan> PlanPairs(const PolicyInput& input, Policy policy) 
     }
     double speeds = 0;
     for (size_t rail = 0; rail < rails.size(); ++rail) {
-      speeds += input.SpeedOf(source, destination, rail);
-      rails[rail] = {.source_speed = input.speeds[fabric.Nic(source, rail)],
-                     .destination_speed = input.speeds[fabric.Nic(destination, rail)]};
+      rails[rail].speed_bytes_per_s = input.SpeedOf(source, destination, rail);
+      speeds += rails[rail].speed_bytes_per_s;
     }
     if (std::exchange(owner, source) != source) ledger = Ledger(fabric.rails());
     const PlanOptions options =

@@ -164,7 +164,7 @@ TransportSuite::Exchange* TransportSuite::MakeExchange(const End& to, uint64_t b
   exchange->stream.peer = Index(to);
   // Odd offsets: nothing is aligned.
   exchange->stream.memory = Scatter(MakeSegment(bytes + 5000), 13, bytes, send_pieces, random_);
-  exchange->zone = std::make_shared<ReceiveZone>(to.options.rail.value() + 1);
+  exchange->zone = std::make_shared<ReceiveZone>(to.options.rail.value() + 1, to.binds());
   exchange->zone->memory = Scatter(MakeSegment(bytes + 5000), 4099, bytes, receive_pieces, random_);
   exchange->bytes = RandomBytes(bytes, random_);
   WriteAll(exchange->stream.memory, exchange->bytes);

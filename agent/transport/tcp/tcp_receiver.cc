@@ -73,7 +73,7 @@ bool TcpReceiver::EndData() {
     const ReceiveZone* const zone = EnterZone();
     landed = zone != nullptr;
     if (landed) {
-      zone->landed[context_->options.rail.value()].Add(header_.offset_bytes, header_.length_bytes);
+      zone->AddLanded(context_->options.rail.value(), header_.offset_bytes, header_.length_bytes);
       LeaveZone();
     } else {
       mode_ = Mode::kDrain;

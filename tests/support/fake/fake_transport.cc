@@ -278,7 +278,7 @@ bool FakeTransport::PlacePart(Link& link, Pending& pending, uint64_t* budget_byt
   const uint64_t want = std::min(*budget_bytes, order.length_bytes - pending.done_bytes);
   uint64_t moved = 0;
   const absl::Status copied = CopyRangeBytes(order.stream->memory, zone->memory, at, want, &moved);
-  if (moved > 0) zone->landed[options_.rail.value()].Add(at, moved);
+  if (moved > 0) zone->AddLanded(options_.rail.value(), at, moved);
   pending.done_bytes += moved;
   *budget_bytes -= moved;
   if (copied.ok()) {

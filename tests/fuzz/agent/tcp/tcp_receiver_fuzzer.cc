@@ -82,7 +82,7 @@ class Run {
 
   // A zone of the peer's, or of somebody else's.
   void Open() {
-    zone_ = std::make_shared<ReceiveZone>(1);
+    zone_ = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
     zone_->peer = PeerIndex(data_.ConsumeIntegralInRange(0, 15) == 15 ? 2 : 1);
     testing::Append(&zone_->memory, segment_, kZoneAt, kZoneBytes);
     Zones().Open(zone_);

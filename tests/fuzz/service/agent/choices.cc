@@ -74,8 +74,8 @@ void ForEachField(Ready::Flow& m, F f) {
   f(m.source), f(m.destination), f(m.bytes);
 }
 template <typename F>
-void ForEachField(Ready::RailState& m, F f) {
-  f(m.rail), f(m.speed_bytes_per_s), f(m.backlog_bytes);
+void ForEachField(Ready::Rails& m, F f) {
+  f(m.bytes_per_s), f(m.backlog_bytes);
 }
 template <typename F>
 void ForEachField(Ready& m, F f) {
@@ -203,13 +203,6 @@ class Drawer {
     out.erase(std::unique(out.begin(), out.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
               out.end());
     flows = out;
-  }
-  void Set(Ready::RailStates& out) {
-    out.resize(choices_.Below(4));
-    for (size_t r = 0; r < out.size(); ++r) {
-      Draw(&out[r]);
-      out[r].rail = RailIndex(static_cast<uint32_t>(r));
-    }
   }
   void SetKeys(size_t each, std::vector<RailKeys>& out) {
     out.resize(each == 0 ? 0 : choices_.Below(4));

@@ -89,7 +89,7 @@ TEST_F(SendingTest, WithoutBytesAnyRailFencesWithAllWeight) {
   TakeGiven(0);
   Posted(0, kPart);
   Done(0, kPart);
-  Report(0, Of(Kind::kCarried));
+  Carried(0, kPart);
   Disconnect(0);
   EndShare(0, /*doubtful=*/true, 0, 1);  // its fence was lost
   Ask();
@@ -166,10 +166,11 @@ TEST_F(SendingTest, CompleteEndsItWhenRailsHaveNothingOutstanding) {
   TakeGiven(1);
   Posted(1, kPart);
   FailAndAsk(0);
-  EXPECT_TRUE(sending_->TakeArrived().empty()) << "nobody knows";
+  EXPECT_FALSE(sending_->AnyArrived()) << "nobody knows";
   ASSERT_TRUE(Answer(Rehomed::State::kComplete).ok());
   EXPECT_TRUE(sending_->over());
   EXPECT_TRUE(sending_->held()) << "rail 1 reads its memory";
+  ASSERT_TRUE(sending_->AnyArrived());
   const std::vector<Sending::Lost> arrived = sending_->TakeArrived();
   ASSERT_EQ(arrived.size(), 1u);
   EXPECT_EQ(arrived[0].rail, RailIndex(0));
@@ -192,7 +193,7 @@ TEST_F(SendingTest, RoundsAreFruitlessUntilSomethingArrives) {
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   EXPECT_EQ(sending_->fruitless_rounds(), 1u);
   EXPECT_EQ(sending_->fruitless_since(), now_);
-  Report(1, Of(Kind::kCarried));
+  Carried(1, kPart);
   EXPECT_EQ(sending_->fruitless_rounds(), 0u);
   EXPECT_EQ(sending_->fruitless_since(), absl::InfiniteFuture());
 }

@@ -44,10 +44,8 @@ class SendingTest : public ::testing::Test {
     peers_ = std::make_unique<PeerTable>("n1", rails);
     Peer& peer = peers_->FindOrAdd("n0");
     peer.up = true;
-    for (PeerRail& rail : peer.rails) {
-      rail.connected = true;
-      rail.connection = 1;
-    }
+    peer.connected = RailBit(rails) - 1;
+    for (PeerRail& rail : peer.rails) rail.connection = 1;
     context_.peers = peers_.get();
     context_.rails = &handles_;
     context_.board = board_.get();
@@ -117,6 +115,11 @@ class SendingTest : public ::testing::Test {
   // The bytes are posted: they have left what the rail has.
   void Posted(uint32_t rail, uint64_t bytes) { sending_->stream().unposted_bytes[rail].fetch_sub(bytes); }
   void Done(uint32_t rail, uint64_t bytes) { (*board_)[rail].done_bytes += bytes; }
+  void Carried(uint32_t rail, uint64_t bytes) {
+    RailEvent event = Of(Kind::kCarried);
+    event.length_bytes = bytes;
+    Report(rail, event);
+  }
   void Fence(uint32_t rail, uint32_t weight, uint32_t round, uint32_t settled) {
     RailEvent event = Of(Kind::kFenceDone, settled);
     event.weight = static_cast<uint8_t>(weight);
@@ -151,12 +154,12 @@ class SendingTest : public ::testing::Test {
     Report(rail, event);
   }
   void Disconnect(uint32_t rail) {
-    PathOf(rail).connected = false;
+    Set(&peers_->Get(kPeer).connected, rail, false);
     sending_->OnRailDown(RailIndex(rail), PathOf(rail).connection);
   }
   void Reconnect(uint32_t rail) {
     ++PathOf(rail).connection;
-    PathOf(rail).connected = true;
+    Set(&peers_->Get(kPeer).connected, rail, true);
     sending_->OnPathsChanged();
   }
   void EndShare(uint32_t rail, bool doubtful, uint32_t weight, uint32_t settled, uint32_t round = 0) {

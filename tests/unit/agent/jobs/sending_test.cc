@@ -109,7 +109,7 @@ TEST_F(SendingTest, NothingMovesWhileAFailureIsOpen) {
 
 TEST_F(SendingTest, ADrainedRailIsAskedOnceForAllThatItHasNotPosted) {
   TakeAllGiven();
-  PathOf(0).usable = false;
+  Set(&peers_->Get(kPeer).usable, 0, false);
   sending_->OnPathsChanged();
   const std::vector<RailCommand> releases = TakeReleases(0);
   ASSERT_EQ(releases.size(), 1u);
@@ -124,7 +124,7 @@ TEST_F(SendingTest, ADrainedRailIsAskedOnceForAllThatItHasNotPosted) {
 
 TEST_F(SendingTest, ADrainedRailThatKeepsItsBytesIsNotAskedAgain) {
   TakeAllGiven();
-  PathOf(0).usable = false;
+  Set(&peers_->Get(kPeer).usable, 0, false);
   sending_->OnPathsChanged();
   EXPECT_EQ(TakeReleases(0).size(), 1u);
   Report(0, Of(Kind::kReleased));  // its weight is 1

@@ -170,7 +170,7 @@ class SendingWalk {
         rails_[r].breaking = true;
         return;
       case 2:
-        peers_.Get(kPeer).rails[r].usable = Draw(3) != 0;
+        Set(&peers_.Get(kPeer).usable, r, Draw(3) != 0);
         return out_->OnPathsChanged();
       default:
         out_->Move(r, (r + 1) % kRails, 1 + Draw(20));
@@ -221,14 +221,14 @@ class SendingWalk {
   void TakeReport(uint32_t r) {
     const RailEvent report = rails_[r].reports.front();
     rails_[r].reports.pop_front();
-    PeerRail& path = peers_.Get(kPeer).rails[r];
+    Peer& peer = peers_.Get(kPeer);
     switch (report.kind) {
       case RailEvent::Kind::kPeerUp:
-        path.connected = true;
-        path.connection = report.connection;
+        Set(&peer.connected, r, true);
+        peer.rails[r].connection = report.connection;
         break;
       case RailEvent::Kind::kPeerDown:
-        path.connected = false;
+        Set(&peer.connected, r, false);
         out_->OnRailDown(RailIndex(r), report.connection);
         break;
       case RailEvent::Kind::kDry:

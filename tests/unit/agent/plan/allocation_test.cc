@@ -9,7 +9,7 @@ TEST(AllocationTest, NoneOnceTheWorkspaceHasGrown) {
   Random random(1);
   std::vector<PlanFlow> flows(64);
   std::vector<PlanRail> rails = EqualRails(8);
-  rails[5].source_speed = 5e8;
+  rails[5].speed_bytes_per_s = 5e8;
   for (const Policy policy : kAllPolicies) {
     Ledger ledger(8);
     PlanWorkspace workspace;

@@ -88,10 +88,9 @@ TEST(LptTest, UnequalRailsKeepTheWeightedBoundAndDiffuseErrors) {
     const size_t rails_count = random.Between(2, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);
     const double speeds[] = {1e9, 2e9, 4e9, 12.5e9, 1e8};
-    for (PlanRail& rail : rails) rail.source_speed = speeds[random.Below(std::size(speeds))];
-    for (PlanRail& rail : rails) rail.destination_speed = 50e9;
+    for (PlanRail& rail : rails) rail.speed_bytes_per_s = speeds[random.Below(std::size(speeds))];
     double sum_of_speeds = 0;
-    for (const PlanRail& rail : rails) sum_of_speeds += PairSpeed(rail);
+    for (const PlanRail& rail : rails) sum_of_speeds += rail.speed_bytes_per_s;
     const PlanOptions options = RandomOptions(&random);
     Ledger ledger(rails_count);
     PlanWorkspace plan;
@@ -109,16 +108,16 @@ TEST(LptTest, UnequalRailsKeepTheWeightedBoundAndDiffuseErrors) {
         sent[i] += plan.rail_bytes[i];
         total += plan.rail_bytes[i];
         for (size_t j = 0; j < rails_count; ++j) {
-          const double s_i = PairSpeed(rails[i]);
-          const double s_j = PairSpeed(rails[j]);
+          const double s_i = rails[i].speed_bytes_per_s;
+          const double s_j = rails[j].speed_bytes_per_s;
           const double diffusion = job == 0 ? 0 : piece / s_i + piece / s_j;
           const double most = (static_cast<double>(plan.rail_bytes[j]) + piece) / s_j + diffusion;
           ASSERT_LE(static_cast<double>(plan.rail_bytes[i]) / s_i, most * (1 + 1e-12) + 1 / s_i + 1 / s_j);
         }
       }
       for (size_t i = 0; i < rails_count; ++i) {
-        const double share = static_cast<double>(total) * PairSpeed(rails[i]) / sum_of_speeds;
-        const double weight = PairSpeed(rails[i]) * static_cast<double>(rails_count) / sum_of_speeds;
+        const double share = static_cast<double>(total) * rails[i].speed_bytes_per_s / sum_of_speeds;
+        const double weight = rails[i].speed_bytes_per_s * static_cast<double>(rails_count) / sum_of_speeds;
         const double residual = std::abs(static_cast<double>(sent[i]) - share);
         const double most = static_cast<double>(largest) * (2 + weight);
         ASSERT_LE(residual, most + 1) << "rail " << i << " after job " << job;
@@ -131,8 +130,7 @@ TEST(LptTest, UnequalRailsKeepTheWeightedBoundAndDiffuseErrors) {
 
 TEST(LptTest, OneSmallPiecePerDestinationDoesNotPileUpOnTheFastRail) {
   std::vector<PlanRail> rails = EqualRails(2);
-  rails[0].source_speed = 3e9;
-  rails[0].destination_speed = 3e9;
+  rails[0].speed_bytes_per_s = 3e9;
   Ledger ledger(2);
   PlanWorkspace plan;
   std::vector<uint64_t> sent(2, 0);
@@ -165,10 +163,10 @@ TEST(LptTest, LargeFlowsAreEvenToTheByte) {
   EXPECT_EQ(std::accumulate(plan.rail_bytes.begin(), plan.rail_bytes.end(), uint64_t{0}), 64 * kMiB + 6);
 }
 
-TEST(LptTest, SharesFollowTheSlowerEnd) {
+TEST(LptTest, SharesFollowTheSpeeds) {
   std::vector<PlanRail> rails = EqualRails(3, 10e9);
-  rails[1].source_speed = 5e9;
-  rails[2].destination_speed = 2.5e9;
+  rails[1].speed_bytes_per_s = 5e9;
+  rails[2].speed_bytes_per_s = 2.5e9;
   Ledger ledger(3);
   PlanWorkspace plan;
   ASSERT_TRUE(BuildPlan(Flows({70 * kMiB}), rails, kPeer, {}, &ledger, &plan).ok());
@@ -231,7 +229,7 @@ TEST(LptTest, NeverWorseThanRoundRobinByMoreThanOnePiece) {
     const size_t rails_count = random.Between(1, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);
     if (random.Below(2) == 0) {
-      for (PlanRail& rail : rails) rail.source_speed = static_cast<double>(random.Between(1, 10)) * 1e8;
+      for (PlanRail& rail : rails) rail.speed_bytes_per_s = static_cast<double>(random.Between(1, 10)) * 1e8;
     }
     PlanOptions options = RandomOptions(&random);
     const std::vector<PlanFlow> flows = RandomFlows(options, &random);
@@ -242,13 +240,13 @@ TEST(LptTest, NeverWorseThanRoundRobinByMoreThanOnePiece) {
       EXPECT_TRUE(BuildPlan(flows, rails, kPeer, options, &ledger, &plan).ok());
       double most = 0;
       for (size_t i = 0; i < rails_count; ++i) {
-        most = std::max(most, static_cast<double>(plan.rail_bytes[i]) / PairSpeed(rails[i]));
+        most = std::max(most, static_cast<double>(plan.rail_bytes[i]) / rails[i].speed_bytes_per_s);
       }
       return most;
     };
     const double lpt = makespan(Policy::kLpt);
     double slowest = 1e30;
-    for (const PlanRail& rail : rails) slowest = std::min(slowest, PairSpeed(rail));
+    for (const PlanRail& rail : rails) slowest = std::min(slowest, rail.speed_bytes_per_s);
     const double piece = static_cast<double>(LargestPiece(flows, options)) / slowest;
     ASSERT_LE(lpt, (makespan(Policy::kRoundRobin) + piece) * (1 + 1e-12));
   }
@@ -256,29 +254,25 @@ TEST(LptTest, NeverWorseThanRoundRobinByMoreThanOnePiece) {
 
 TEST(LptTest, BacklogBelowTheThresholdChangesOrderNotShares) {
   std::vector<PlanRail> rails = EqualRails(2);
-  rails[0].source_backlog_bytes = kBacklogThresholdChunks * kMiB;
+  rails[0].backlog_bytes = kBacklogThresholdChunks * kMiB;
   Ledger ledger(2);
   PlanWorkspace plan;
   ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &ledger, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{32 * kMiB, 32 * kMiB}));
-  // One piece that cannot be split avoids the rail with the backlog, at either end.
+  // One piece that cannot be split avoids the rail with the backlog.
   ASSERT_TRUE(BuildPlan(Flows({1000}), rails, kPeer, {}, &ledger, &plan).ok());
-  EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{0, 1000}));
-  Ledger other(2);
-  std::swap(rails[0].source_backlog_bytes, rails[0].destination_backlog_bytes);
-  ASSERT_TRUE(BuildPlan(Flows({1000}), rails, kPeer, {}, &other, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{0, 1000}));
 }
 
 TEST(LptTest, BacklogPastTheThresholdCountsAsLoad) {
   std::vector<PlanRail> rails = EqualRails(2);
-  rails[0].destination_backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
+  rails[0].backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
   Ledger ledger(2);
   PlanWorkspace plan;
   ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &ledger, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{24 * kMiB, 40 * kMiB}));
   // The same backlog everywhere tilts nothing.
-  rails[1].source_backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
+  rails[1].backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
   Ledger even(2);
   ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &even, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{32 * kMiB, 32 * kMiB}));
@@ -329,7 +323,7 @@ TEST(LptTest, OrdinaryExtremes) {
   {
     // Speeds at the ends of what a double holds.
     std::vector<PlanRail> rails = EqualRails(3, 1e308);
-    rails[1].source_speed = 1e-308;
+    rails[1].speed_bytes_per_s = 1e-308;
     Ledger ledger(3);
     const std::vector<PlanFlow> flows = Flows({kGiB, 5, 100 * kKiB});
     for (int job = 0; job < 10; ++job) {
@@ -366,10 +360,11 @@ TEST(LptTest, PlansStayTheSame) {
     options.policy = policies[random.Below(std::size(policies))];
     for (int job = 0; job < 20; ++job) {
       for (PlanRail& rail : rails) {
-        if (kind == 1) rail.source_speed = 1e9 * static_cast<double>(random.Between(1, 3));
-        if (kind == 2) rail.destination_speed = 1e9 / static_cast<double>(random.Between(1, 7));
-        if (kind == 3) rail.source_backlog_bytes = random.Size(400 * options.chunk_bytes);
-        rail.usable = random.Below(10) != 0;
+        rail.speed_bytes_per_s = 1e9;
+        if (kind == 1) random.Between(1, 3);
+        if (kind == 2) rail.speed_bytes_per_s = 1e9 / static_cast<double>(random.Between(1, 7));
+        if (kind == 3) rail.backlog_bytes = random.Size(400 * options.chunk_bytes);
+        if (random.Below(10) == 0) rail.speed_bytes_per_s = 0;
       }
       const std::vector<PlanFlow> flows =
           random.Below(3) > 0 ? Flows({random.Size(64 * options.chunk_bytes)}) : RandomFlows(options, &random);

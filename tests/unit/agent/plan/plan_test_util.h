@@ -41,11 +41,7 @@ inline std::vector<PlanFlow> Flows(const std::vector<uint64_t>& bytes) {
 }
 
 inline std::vector<PlanRail> EqualRails(size_t count, double speed = 1e9) {
-  return std::vector<PlanRail>(count, PlanRail{.source_speed = speed, .destination_speed = speed});
-}
-
-inline double PairSpeed(const PlanRail& rail) {
-  return rail.usable ? std::min(rail.source_speed, rail.destination_speed) : 0;
+  return std::vector<PlanRail>(count, PlanRail{.speed_bytes_per_s = speed});
 }
 
 inline uint64_t EffectiveMin(const PlanOptions& options) {
@@ -74,7 +70,7 @@ inline void ExpectIsPlan(const std::vector<PlanFlow>& flows, const std::vector<P
   for (const PlanRun& run : plan.runs) {
     ASSERT_LT(run.flow, flows.size());
     ASSERT_LT(run.rail.value(), rails.size());
-    ASSERT_GT(PairSpeed(rails[run.rail.value()]), 0) << "rail " << run.rail.value();
+    ASSERT_GT(rails[run.rail.value()].speed_bytes_per_s, 0) << "rail " << run.rail.value();
     ASSERT_GE(run.rail.value(), rail_before) << "not grouped by rail";
     rail_before = run.rail.value();
     ASSERT_GT(run.length_bytes, 0u);

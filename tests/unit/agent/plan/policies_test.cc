@@ -46,7 +46,7 @@ TEST(PoliciesTest, PinnedAndAlignedUseTheRanksOwnRail) {
 TEST(PoliciesTest, PinnedMovesOnlyTheRanksOfADeadRail) {
   const std::vector<PlanFlow> flows = AllPairs(8, kMiB);
   std::vector<PlanRail> rails = EqualRails(4);
-  rails[1].usable = false;
+  rails[1].speed_bytes_per_s = 0;
   for (const PlanRun& run : Plan(Policy::kPinned, flows, rails).runs) {
     const uint32_t rank = flows[run.flow].source_local_rank;
     if (rank % 4 == 1) {
@@ -105,10 +105,7 @@ TEST(PoliciesTest, DeadRailsCarryNothingUnderAnyPolicy) {
     const size_t rails_count = random.Between(1, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);
     for (PlanRail& rail : rails) {
-      const uint64_t fate = random.Below(6);
-      if (fate == 0) rail.usable = false;
-      if (fate == 1) rail.source_speed = 0;
-      if (fate == 2) rail.destination_speed = 0;
+      if (random.Below(2) == 0) rail.speed_bytes_per_s = 0;
     }
     rails[random.Below(rails_count)] = EqualRails(1)[0];
     std::vector<PlanFlow> flows = AllPairs(4, random.Size(8 * kMiB));
@@ -124,7 +121,7 @@ TEST(PoliciesTest, SameInputSamePlan) {
   std::vector<PlanFlow> flows = AllPairs(8, 0);
   for (PlanFlow& flow : flows) flow.bytes = random.Size(8 * kMiB);
   std::vector<PlanRail> rails = EqualRails(5);
-  rails[2].source_speed = 3e8;
+  rails[2].speed_bytes_per_s = 3e8;
   for (const Policy policy : kAllPolicies) {
     Ledger one(5);
     Ledger two(5);
@@ -163,17 +160,16 @@ TEST(PoliciesTest, ErrorsNameFieldAndValueAndLeaveTheLedgerAlone) {
   expect(flows, EqualRails(2), {.chunk_bytes = 10, .min_chunk_bytes = 11}, invalid, "11 is above chunk_bytes 10");
   expect(flows, EqualRails(3), {}, invalid, "ledger is for 2 rails, the plan for 3");
   std::vector<PlanRail> rails = EqualRails(2);
-  rails[1].source_speed = -1;
-  expect(flows, rails, {}, invalid, "rail 1: source_speed -1");
-  rails[1].source_speed = std::numeric_limits<double>::quiet_NaN();
-  expect(flows, rails, {}, invalid, "rail 1: source_speed nan");
-  rails = EqualRails(2);
-  rails[0].destination_speed = std::numeric_limits<double>::infinity();
-  expect(flows, rails, {}, invalid, "rail 0: destination_speed inf");
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [speed, text] : {std::pair(-1.0, "-1"), std::pair(nan, "nan"), std::pair(infinity, "inf")}) {
+    const std::string named = absl::StrCat(": speed_bytes_per_s ", text);
+    rails = EqualRails(2);
+    rails[1].speed_bytes_per_s = speed;
+    expect(flows, rails, {}, invalid, "rail 1" + named);
+    expect(Flows({1}), std::vector<PlanRail>(2, rails[1]), {}, invalid, "rail 0" + named);  // rails that are alike
+  }
   expect(Flows({uint64_t{1} << 63, 1}), EqualRails(2), {}, invalid, "flow 1: 1 bytes");
-  rails = EqualRails(2);
-  rails[0].usable = false;
-  rails[1].destination_speed = 0;
+  rails = EqualRails(2, 0);
   expect(flows, rails, {}, absl::StatusCode::kUnavailable, "none of the 2 rails is usable");
   // With nothing to send, no rail is needed.
   EXPECT_TRUE(BuildPlan(Flows({0, 0}), rails, kOtherPeer, {}, &ledger, &plan).ok());

@@ -112,7 +112,7 @@ class LateBindingTest : public ::testing::Test {
       handles_[r].port = rails_[r].get();
       handles_[r].progress = &board_[r];
       handles_[r].speed_bytes_per_s = kRailSpeed;
-      peer.rails[r].connected = true;
+      Set(&peer.connected, r, true);
       peer.rails[r].connection = 1;
     }
     context_.peers = &peers_;

@@ -282,6 +282,8 @@ class RailSenderWalk {
         share = Share{.connection = 0, .round = flow.round};
         return;
       case RailEvent::Kind::kFenceDone:
+        Leave(r, report, flow, Byte::kCarried);
+        [[fallthrough]];
       case RailEvent::Kind::kSettled:
         if (report.settled > 0) share = Share{.connection = 0, .round = flow.round};
         return;

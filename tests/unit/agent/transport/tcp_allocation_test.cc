@@ -26,7 +26,7 @@ TEST(TcpAllocationTest, SteadyStateAllocatesNothing) {
   ends[0]->SetPeer({PeerIndex(1), "b", BootId(2), ends[1]->Info().address});
   ends[1]->SetPeer({PeerIndex(1), "a", BootId(1), ends[0]->Info().address});
   constexpr uint64_t kBytes = 1 << 20;
-  auto zone = std::make_shared<ReceiveZone>(1);
+  auto zone = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
   zone->peer = PeerIndex(1);
   zone->memory = testing::Scatter(testing::MakeSegment(kBytes), 0, kBytes, 2000, random);
   zones.Open(zone);

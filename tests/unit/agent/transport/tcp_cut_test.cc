@@ -283,7 +283,7 @@ class TcpCutTest : public ::testing::Test {
   std::unique_ptr<CuttingProxy> proxy_;
   std::shared_ptr<const Segment> segment_;
   SendStream stream_{.job = JobTag(1), .peer = kB, .memory = {}, .zone = {}};
-  std::shared_ptr<ReceiveZone> zone_ = std::make_shared<ReceiveZone>(1);
+  std::shared_ptr<ReceiveZone> zone_ = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
   bool up_ = false;
   uint64_t connection_ = 0;
   uint32_t next_attempt_ = 0;

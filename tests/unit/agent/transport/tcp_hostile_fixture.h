@@ -163,7 +163,7 @@ class TcpHostileTest : public ::testing::Test {
   void OpenZones() {
     segment_ = testing::MakeSegment(8192);
     const auto open = [&](PeerIndex peer) {
-      auto zone = std::make_shared<ReceiveZone>(1);
+      auto zone = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
       zone->peer = peer;
       testing::Append(&zone->memory, segment_, 1000, 100);
       zones_.Open(zone);

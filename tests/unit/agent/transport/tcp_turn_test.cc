@@ -71,7 +71,7 @@ TEST_F(TcpTurnTest, ATurnOfTinyFramesEndsAfter512) {
 TEST_F(TcpTurnTest, ScatteredBytesCostTheEngineNothing) {
   constexpr uint64_t kFrames = 20'000;
   constexpr size_t kTogether = 500;
-  auto zone = std::make_shared<ReceiveZone>(1);
+  auto zone = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
   zone->peer = PeerIndex(4);
   testing::Append(&zone->memory, testing::MakeSegment(2 * kFrames), 0, 2 * kFrames);
   zones_.Open(zone);
@@ -115,7 +115,7 @@ TEST_F(TcpTurnTest, ATurnOfTinyOrdersEndsAfter512) {
 
 TEST_F(TcpTurnTest, AcknowledgementsAreDueAfter4FramesOr1MiB) {
   constexpr uint32_t kPart = 64 << 10;
-  auto zone = std::make_shared<ReceiveZone>(1);
+  auto zone = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
   zone->peer = PeerIndex(4);
   testing::Append(&zone->memory, testing::MakeSegment(1 << 20), 0, 1 << 20);
   zones_.Open(zone);

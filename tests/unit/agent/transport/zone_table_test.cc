@@ -11,7 +11,7 @@ namespace railsd {
 namespace {
 
 std::shared_ptr<ReceiveZone> NewZone(uint32_t peer = 1) {
-  auto zone = std::make_shared<ReceiveZone>(1);
+  auto zone = std::make_shared<ReceiveZone>(1, /*binds_zones=*/false);
   zone->peer = PeerIndex(peer);
   return zone;
 }

@@ -62,7 +62,7 @@ Ready FullReady() {
   ready.vote = ~uint64_t{0};
   ready.sends = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(2), uint64_t{1} << 50}, {Rank(1), Rank(4), 5}};
   ready.receives = {{Rank(4), Rank(0), 6}};
-  ready.rails = {{RailIndex(1), 100, 200}, {RailIndex(0), 0, 0}};
+  ready.rails = {.bytes_per_s = {100, 0}, .backlog_bytes = 200};
   ready.planned_bytes = {7, uint64_t{1} << 60};
   ready.tallies = {{kJob, {1, 0}}, {{{BootId(1), 0}, JobSeq(1)}, {}}};
   ready.grant = RemoteGrant();
@@ -200,7 +200,7 @@ TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
   const auto sends = [](Flows flows) { return ReadyWith(&Ready::sends, std::move(flows)); };
   const auto tallies = [](std::vector<Tally> all) { return ReadyWith(&Ready::tallies, std::move(all)); };
   const auto planned = [](Bytes bytes) { return ReadyWith(&Ready::planned_bytes, std::move(bytes)); };
-  const auto rails = [](Ready::RailStates all) { return ReadyWith(&Ready::rails, std::move(all)); };
+  const auto rails = [](Bytes speeds) { return ReadyWith(&Ready::rails, Ready::Rails{std::move(speeds)}); };
   ExpectErrors(
       {{FullReady(), "ready { sends { lengths_bytes: 1 } }", "ready.sends: columns of 3, 3, 4 entries"},
        {FullReady(), "ready { receives { source_ranks: 1 } }", "ready.receives: columns of 2, 1, 1 entries"},
@@ -214,9 +214,8 @@ TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
        {sends({{Rank(0), Rank(2), huge}}), "", "accepted"},
        {ReadyWith(&Ready::receives, Flows{{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), huge}}), "",
         "ready.receives: their sum passes 64 bits"},
-       {rails({{RailIndex(64), 1, 1}}), "", "ready.rails: 64, more than 63"},
-       {rails({{RailIndex(3), 1, 1}, {RailIndex(3), 1, 1}}), "", "ready.rails: rail 3 twice"},
-       {rails(Ready::RailStates(65)), "", "ready.rails: 65 entries, more than 64"},
+       {rails(Bytes(64, huge)), "", "accepted"},
+       {rails(Bytes(65)), "", "ready.rail_bytes_per_second: 65 entries, more than 64"},
        {planned(Bytes(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
        {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
        {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
