@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "agent/transport/verbs/verbs_transport.h"
 #include "tests/conformance/verbs_worlds.h"
 
 namespace railsd::testing {
@@ -91,6 +93,27 @@ TEST_P(VerbsSuite, NoByteOfADmaBufIsTouchedByACopy) {
 
 class FlushSuite : public VerbsSuite {
  protected:
+  // The second node, whose transport has other options than the world's.
+  End& AddSecond(const std::string& node, uint64_t boot, VerbsOptions options) {
+    End& end = Add(node, boot);
+    end.transport.reset();
+    options.node = node;
+    options.boot = BootId(boot);
+    options.device = Rails()[0][1];
+    options.zones = &end.zones;
+    options.signals = &end;
+    options.tuning.timeout = 18;  // as in all worlds
+    end.transport = CreateVerbsTransport(options).value();
+    return end;
+  }
+  // Sends fences of 100 bytes each, of weights from `first` to `last`, and waits until they are acknowledged.
+  void SendFences(End& from, const Exchange& exchange, uint8_t first, uint8_t last) {
+    const size_t done = from.CountDone(SendResult::kAcknowledged);
+    std::vector<SendOrder> orders;
+    for (uint8_t i = first; i <= last; ++i) orders.push_back(Order(exchange, (uint64_t{i} - 1) * 100, 100, i, i));
+    PostAll(from, orders);
+    ASSERT_TRUE(Until([&] { return from.CountDone(SendResult::kAcknowledged) == done + orders.size(); }));
+  }
   // An exchange that lands in `segments` segments of `at`. Segments from number `plain` on need no flush.
   Exchange* OpenFlushed(End& at, const End& from, size_t segments, size_t plain, int access = IBV_ACCESS_REMOTE_READ) {
     constexpr uint64_t kPart = 10000;
@@ -131,9 +154,7 @@ TEST_P(FlushSuite, EveryFenceOfARoundIsFlushedInOrder) {
   End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenFlushed(b, a, 2, 2);
   constexpr uint8_t kFences = 200;
-  std::vector<SendOrder> orders;
-  for (uint8_t i = 0; i < kFences; ++i) orders.push_back(Order(*exchange, uint64_t{i} * 100, 100, i, i + 1));
-  PostAll(a, orders);
+  SendFences(a, *exchange, 1, kFences);
   ASSERT_TRUE(Until([&] { return b.FencesOf(exchange->zone->ref).size() == kFences; }));
   const std::vector<RailEvent> fences = b.FencesOf(exchange->zone->ref);
   for (uint8_t i = 0; i < kFences; ++i) EXPECT_EQ(fences[i].weight, i + 1);
@@ -167,20 +188,84 @@ TEST_P(FlushSuite, APeerWithoutAFenceKeepsItsConnection) {
   EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
 }
 
+// Whichever of the fences that wait has the read that fails: the others are read again.
+TEST_P(FlushSuite, AReadThatFailsEndsOnlyTheConnectionOfItsFence) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
+  Exchange* const good = OpenFlushed(b, c, 2, 2);
+  Exchange* const failing = OpenFlushed(b, a, 1, 1, /*access=*/0);
+  b.polled = false;
+  SendFences(c, *good, 1, 5);
+  SendFences(a, *failing, 1, 1);
+  SendFences(c, *good, 6, 20);
+  b.polled = true;
+  ASSERT_TRUE(Until([&] { return b.FencesOf(good->zone->ref).size() == 20 && b.Count(Kind::kPeerDown) == 1; }));
+  const std::vector<RailEvent> fences = b.FencesOf(good->zone->ref);
+  for (uint8_t i = 0; i < 20; ++i) EXPECT_EQ(fences[i].weight, i + 1);
+  ASSERT_EQ(b.Count(Kind::kReceiveFault), 1u);
+  EXPECT_EQ(b.Of(Kind::kReceiveFault)[0].zone, failing->zone->ref);
+  EXPECT_EQ(b.Of(Kind::kPeerDown)[0].peer, Index(a));
+  EXPECT_EQ(b.Count(Kind::kFence), 20u);
+  EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
+}
+
+// The drain of a peer ends before its fences are flushed. Their reads may never end, so the queue pair is replaced, and
+// what remains of them is not read.
+TEST_P(FlushSuite, FencesThatAreGivenUpHoldUpNoOtherPeer) {
+  VerbsOptions options;
+  options.drain_time = absl::ZeroDuration();
+  End &a = Add("a", 1), &b = AddSecond("b", 2, options);
+  Meet(a, b);
+  End& c = AddMet(b, "c", 3);
+  Exchange* const given_up = OpenFlushed(b, a, 2, 2);
+  Exchange* const other = OpenFlushed(b, c, 1, 1);
+  b.polled = false;
+  SendFences(a, *given_up, 1, 200);
+  a.transport.reset();
+  while (CarrySignal(a)) {
+  }
+  b.polled = true;
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
+  ASSERT_GT(b.Count(Kind::kReceiveFault), 100u) << "more than there is room for";
+  EXPECT_EQ(b.Count(Kind::kReceiveFault) + b.Count(Kind::kFence), 200u);
+  const uint64_t before = b.counters().work_requests.load();
+  SendFences(c, *other, 1, 1);
+  ASSERT_TRUE(Until([&] { return b.FencesOf(other->zone->ref).size() == 1; }));
+  EXPECT_EQ(b.counters().work_requests.load(), before + 1);
+  EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
+}
+
+// At every look at the endpoint some fence waits for its flush, while others are flushed.
+TEST_P(FlushSuite, FlushesThatEndAreProgress) {
+  VerbsOptions options;
+  options.progress_time = absl::Seconds(3);
+  End &a = Add("a", 1), &b = AddSecond("b", 2, options);
+  Meet(a, b);
+  Exchange* const exchange = OpenFlushed(b, a, 1, 1);
+  const absl::Time until = absl::Now() + 2 * options.progress_time;
+  uint64_t sent = 0;
+  for (; absl::Now() < until && !HasFailure(); ++sent) {
+    b.polled = false;
+    SendFences(a, *exchange, 1, 1);
+    b.polled = true;
+    Poll(b);  // looks at the endpoint before it takes completions: the last fence waits
+  }
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == sent; }));
+  EXPECT_EQ(b.Count(Kind::kPeerDown), 0u);
+}
+
 // A job may end between a fence and its flush; the memory then lives until the flush has ended.
 TEST_P(FlushSuite, AZoneThatIsClosedUnderAFlush) {
   End &a = Add("a", 1), &b = AddMet(a, "b", 2);
-  for (int round = 0; round < 20; ++round) {
-    Exchange* exchange = OpenFlushed(b, a, 1, 1);
-    b.polled = false;
-    const size_t done = a.CountDone(SendResult::kAcknowledged);
-    SendAll(a, *exchange, 10000);
-    ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kAcknowledged) > done; }));
-    b.polled = true;
-    Poll(b);  // takes the fence's completion, and most likely not the read's
-    Close(b, *exchange);
-    exchange->zone->memory = MemoryRanges();  // as the engine does
-  }
+  constexpr uint8_t kFences = 200;
+  Exchange* exchange = OpenFlushed(b, a, 2, 2);
+  b.polled = false;
+  SendFences(a, *exchange, 1, kFences);
+  b.polled = true;
+  Poll(b);  // takes the fences, and has room for few of their reads
+  Close(b, *exchange);
+  exchange->zone->memory = MemoryRanges();  // as the engine does
+  ASSERT_LT(b.Count(Kind::kFence), kFences) << "the other reads come now";
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == kFences; }));
   Carry(a, b, *OpenFlushed(b, a, 1, 1), 10000);
   EXPECT_EQ(b.Count(Kind::kPeerDown) + b.Count(Kind::kReceiveFault), 0u);
 }

@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "agent/transport/verbs/queue_pair.h"
+#include "agent/transport/verbs/work_request_id.h"
 
 namespace railsd::verbs {
 namespace {
@@ -15,43 +15,40 @@ constexpr uint32_t kDepth = 16;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FlushQueue>> FlushQueue::Create(RailContext* context, ibv_cq* completions,
-                                                               const VerbsTuning& tuning, LaneId id,
-                                                               const RdmaDevice::Address& own, size_t max_fences) {
-  const RdmaDevice& device = *context->device;
+FlushQueue::FlushQueue(RailContext* context) : context_(*context), queue_(kDepth, &context->room) {}
+
+absl::Status FlushQueue::MakeQueuePair(ibv_cq* completions, const VerbsTuning& tuning, const RdmaDevice::Address& own) {
+  const RdmaDevice& device = *context_.device;
   const uint8_t reads = MaxReads(device);  // not 0: such a device registers no memory that needs flushes
-  std::unique_ptr<FlushQueue> queue(new FlushQueue(context, id, own, kDepth, max_fences));
   const int access = IBV_ACCESS_LOCAL_WRITE;
-  queue->region_.reset(ibv_reg_mr(device.domain(), &queue->landed_, sizeof(queue->landed_), access));
-  if (queue->region_ == nullptr) return CallFailed(device.who(), "ibv_reg_mr of a flush's buffer", errno);
+  if (region_ == nullptr) region_.reset(ibv_reg_mr(device.domain(), &landed_, sizeof(landed_), access));
+  if (region_ == nullptr) return CallFailed(device.who(), "ibv_reg_mr of a flush's buffer", errno);
   ibv_qp_init_attr make{};
   make.send_cq = make.recv_cq = completions;
   make.qp_type = IBV_QPT_RC;
   make.cap.max_send_wr = kDepth;
   make.cap.max_recv_wr = make.cap.max_send_sge = make.cap.max_recv_sge = 1;
-  ibv_qp* const pair = ibv_create_qp(device.domain(), &make);
-  if (pair == nullptr) return CallFailed(device.who(), "ibv_create_qp for flushes", errno);
-  queue->queue_pair_.reset(pair);
-  if (absl::Status status = MoveToInit(device, pair, IBV_ACCESS_REMOTE_READ); !status.ok()) return status;
-  const QueuePairPath itself{own, own.gid.bytes, own.lid, own.mtu_bytes, pair->qp_num, 0, 0, reads, reads};
-  if (absl::Status status = MoveToSending(device, tuning, pair, itself); !status.ok()) return status;
-  return queue;
+  QueuePairHandle made(ibv_create_qp(device.domain(), &make));
+  if (made == nullptr) return CallFailed(device.who(), "ibv_create_qp for flushes", errno);
+  if (absl::Status status = MoveToInit(device, made.get(), IBV_ACCESS_REMOTE_READ); !status.ok()) return status;
+  const QueuePairPath itself{own, own.gid.bytes, own.lid, own.mtu_bytes, made->qp_num, 0, 0, reads, reads};
+  if (absl::Status status = MoveToSending(device, tuning, made.get(), itself); !status.ok()) return status;
+  own_ = own;
+  queue_pair_ = std::move(made);
+  return absl::OkStatus();
 }
 
 bool FlushQueue::HasFenceOf(const Endpoint& endpoint) const {
-  for (uint64_t i = first_; i != end_; ++i) {
-    if (At(i).endpoint == &endpoint) return true;
-  }
-  return false;
+  return std::any_of(fences_.begin(), fences_.end(), [&](const auto& fence) { return fence.endpoint == &endpoint; });
 }
 
 int FlushQueue::Pump() {
-  while (next_ != end_ && queue_.Free() > 0 && !failed_) {
-    UnflushedFence& fence = At(next_);
+  while (!failed_ && posted_ < (alone_ > 0 ? 1 : fences_.size()) && queue_.Free() > 0) {
+    UnflushedFence& fence = fences_[posted_];
     const FlushPlan::Read& read = fence.plan->reads[fence.read];
     ibv_sge into{reinterpret_cast<uint64_t>(&landed_), 1, region_->lkey};
     ibv_send_wr request{};
-    request.wr_id = Encode({WorkRequestId::Kind::kFlush, id_, queue_.Next()});
+    request.wr_id = Encode({WorkRequestId::Kind::kFlush, LaneId(0), queue_.Next()});
     queue_.Signal();
     request.sg_list = &into;
     request.num_sge = 1;
@@ -67,22 +64,39 @@ int FlushQueue::Pump() {
     }
     if (++fence.read < fence.plan->reads.size()) continue;
     fence.last_sequence = queue_.last();
-    ++next_;
+    ++posted_;
   }
   return 0;
 }
 
 bool FlushQueue::TakeFlushed(UnflushedFence* fence) {
-  if (failed_ || first_ == next_ || !queue_.IsDone(At(first_).last_sequence)) return false;
-  *fence = std::exchange(At(first_++), {});
+  if (posted_ == 0 || !queue_.IsDone(fences_.front().last_sequence)) return false;
+  *fence = TakeOldest();
   return true;
 }
 
-bool FlushQueue::TakeFailed(UnflushedFence* fence) {
-  if (first_ == end_) return false;
-  *fence = std::exchange(At(first_++), {});
-  next_ = std::max(next_, first_);
-  return true;
+UnflushedFence FlushQueue::TakeOldest() {
+  UnflushedFence fence = std::move(fences_.front());
+  fences_.pop_front();
+  posted_ -= posted_ > 0;
+  alone_ -= alone_ > 0;
+  return fence;
+}
+
+bool FlushQueue::FailRead() {
+  failed_ = true;
+  if (alone_ > 0) return true;
+  alone_ = fences_.size();
+  return false;
+}
+
+void FlushQueue::Restart() {
+  queue_.Complete(queue_.last());
+  std::erase_if(fences_, [](const UnflushedFence& fence) { return fence.endpoint == nullptr; });
+  for (UnflushedFence& fence : fences_) fence.read = 0;
+  alone_ = std::min(alone_, fences_.size());
+  posted_ = 0;
+  failed_ = false;
 }
 
 }  // namespace railsd::verbs

@@ -12,15 +12,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "agent/base/ids.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/transport/verbs/rail_context.h"
-#include "agent/transport/verbs/work_request_id.h"
 #include "agent/transport/verbs_tuning.h"
 
 namespace railsd::verbs {
@@ -47,60 +46,69 @@ struct UnflushedFence {
   uint32_t last_sequence = 0;  // of its work requests, when all are posted
 };
 
-// Fences in the order of their arrival, and the queue pair that carries their reads. Belongs to the rail's thread.
+// Fences in the order of their arrival, and the queue pair that carries their reads. After a failure the owner destroys
+// the queue pair and makes another, which reads for all fences again: a read changes nothing. Belongs to the rail's
+// thread.
 class FlushQueue {
  public:
-  // `own`: the port's address. At most `max_fences` wait at once. `context` and `completions` outlive the queue.
-  static absl::StatusOr<std::unique_ptr<FlushQueue>> Create(RailContext* context, ibv_cq* completions,
-                                                            const VerbsTuning& tuning, LaneId id,
-                                                            const RdmaDevice::Address& own, size_t max_fences);
+  explicit FlushQueue(RailContext* context);  // outlives the queue
   FlushQueue(const FlushQueue&) = delete;
   FlushQueue& operator=(const FlushQueue&) = delete;
 
-  LaneId id() const { return id_; }
+  // Makes the queue pair, for the port's address `own`. `completions` outlives it.
+  absl::Status MakeQueuePair(ibv_cq* completions, const VerbsTuning& tuning, const RdmaDevice::Address& own);
+  bool has_queue_pair() const { return queue_pair_ != nullptr; }
+  // False: no queue pair was made yet, and no fence waits.
+  bool used() const { return region_ != nullptr; }
+  // The port's address that the last queue pair was made for.
   const RdmaDevice::Address& own() const { return own_; }
-  bool empty() const { return first_ == end_; }
-  bool full() const { return end_ - first_ == fences_.size(); }
-  // The queue pair is of no use any more.
-  bool failed() const { return failed_; }
+  bool empty() const { return fences_.empty(); }
   // A fence of the endpoint waits.
   bool HasFenceOf(const Endpoint& endpoint) const;
 
-  // The queue is not full.
-  void Add(UnflushedFence fence) { At(end_++) = std::move(fence); }
-  // Posts reads as much as fits. Returns 0, or an errno.
+  void Add(UnflushedFence fence) { fences_.push_back(std::move(fence)); }
+  // Posts reads as much as fits; none after Fail(). Returns 0, or an errno.
   int Pump();
+  // Read `sequence` has not ended.
+  bool IsUnderWay(uint32_t sequence) const { return !failed_ && !queue_.IsDone(sequence); }
   // Read `sequence` and all before it are done.
   void Complete(uint32_t sequence) { queue_.Complete(sequence); }
   // Takes the oldest fence if its reads are done.
   bool TakeFlushed(UnflushedFence* fence);
-  // Takes the oldest fence, flushed or not, after a failure: a read has failed, or could not be posted.
-  bool TakeFailed(UnflushedFence* fence);
+  // Takes the oldest fence, flushed or not. There is one.
+  UnflushedFence TakeOldest();
+
+  // The queue pair is of no use any more. DestroyQueuePair() and Restart() follow.
   void Fail() { failed_ = true; }
-  // The fences of the endpoint are not to be reported. Calls `visit` for each that was to be.
+  // Fail() for a read that has failed or could not be posted. True if it was of the oldest fence for certain. Else the
+  // fences that wait are read one at a time from now on: if a queue pair that is connected to itself refuses a read, it
+  // may go into error before the answers of earlier reads have come.
+  bool FailRead();
+  bool failed() const { return failed_; }
+  void DestroyQueuePair() { queue_pair_.reset(); }
+  // Called when the queue pair has no completion in the completion queue any more.
+  void Restart();
+
+  // The fences of the endpoint are not to be reported. Calls `visit` for each that was to be. Calls Fail() if there was
+  // one: its reads may never end, and others wait behind them.
   template <typename Visit>
   void Forget(const Endpoint& endpoint, Visit visit) {
-    for (uint64_t i = first_; i != end_; ++i) {
-      if (At(i).endpoint != &endpoint) continue;
-      visit(At(i));
-      At(i).endpoint = nullptr;
+    for (UnflushedFence& fence : fences_) {
+      if (fence.endpoint != &endpoint) continue;
+      visit(fence);
+      fence.endpoint = nullptr;
+      failed_ = true;
     }
   }
 
  private:
-  FlushQueue(RailContext* context, LaneId id, const RdmaDevice::Address& own, uint32_t depth, size_t max_fences)
-      : context_(*context), id_(id), own_(own), queue_(depth, &context->room), fences_(max_fences) {}
-  UnflushedFence& At(uint64_t number) { return fences_[number % fences_.size()]; }
-  const UnflushedFence& At(uint64_t number) const { return fences_[number % fences_.size()]; }
-
   RailContext& context_;
-  const LaneId id_;
-  const RdmaDevice::Address own_;
+  RdmaDevice::Address own_;
   uint64_t landed_ = 0;  // where reads land; its value means nothing
   SendQueue queue_;
-  // Fences are numbered. From `first_` on their reads are posted, from `next_` on not all of them.
-  std::vector<UnflushedFence> fences_;
-  uint64_t first_ = 0, next_ = 0, end_ = 0;
+  std::deque<UnflushedFence> fences_;  // oldest first
+  size_t posted_ = 0;                  // the first so many have all their reads posted
+  size_t alone_ = 0;                   // the first so many are read one at a time
   bool failed_ = false;
   RegionHandle region_;
   QueuePairHandle queue_pair_;

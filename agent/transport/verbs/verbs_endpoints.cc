@@ -211,10 +211,6 @@ bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
 void VerbsRail::FinishDrains() {
   if (!draining_) return;
   draining_ = false;
-  if (flush_ != nullptr && flush_->failed()) {
-    flush_.reset();
-    PollAllCompletions();  // its last completions take no place in the queue that others count on
-  }
   const Nanoseconds now = Now();
   for (auto& [index, endpoint] : endpoints_) {
     if (endpoint->phase != Endpoint::Phase::kDraining) continue;
@@ -256,7 +252,7 @@ bool VerbsRail::HasEnded(Endpoint& endpoint, Nanoseconds now) {
     if (!IsDrained(endpoint, now)) return false;
     EndLanes(endpoint);
   }
-  return flush_ == nullptr || now >= endpoint.timer || !flush_->HasFenceOf(endpoint);
+  return now >= endpoint.timer || !flush_.HasFenceOf(endpoint);
 }
 
 void VerbsRail::EndLanes(Endpoint& endpoint) {
@@ -272,9 +268,7 @@ void VerbsRail::EndLanes(Endpoint& endpoint) {
 
 void VerbsRail::FinishDrain(Endpoint& endpoint) {
   endpoint.orders_ended = endpoint.lanes_ended = false;
-  if (flush_ != nullptr) {
-    flush_->Forget(endpoint, [this](const UnflushedFence& fence) { GiveUp(fence, ETIMEDOUT); });
-  }
+  flush_.Forget(endpoint, [this](const UnflushedFence& fence) { GiveUp(fence, ETIMEDOUT); });
   DropZones(endpoint);
   for (const auto& lane : endpoint.lanes) lane->FailOrders(endpoint.forgotten, endpoint.error_number);
   endpoint.lanes.clear();
@@ -402,7 +396,7 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
   }
   const bool waits = std::any_of(endpoint.lanes.begin(), endpoint.lanes.end(),
                                  [](const auto& lane) { return lane->outstanding() > 0; }) ||
-                     (flush_ != nullptr && flush_->HasFenceOf(endpoint));
+                     flush_.HasFenceOf(endpoint);
   if (!waits) endpoint.last_progress = now;
   if (now - endpoint.last_progress > absl::ToInt64Nanoseconds(options_.progress_time)) {
     Break(endpoint, ETIMEDOUT,

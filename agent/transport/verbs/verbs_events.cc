@@ -53,6 +53,7 @@ void VerbsRail::RefreshPort(const std::string& reason, int error_number) {
   const absl::StatusOr<RdmaDevice::Address> address = context_.device->Refresh();
   Notice(&device_notice_, address.ok() ? reason : absl::StrCat(reason, ": ", address.status().message()));
   SetLink(address.ok() ? 0 : error_number);
+  if (address.ok() && !(*address == flush_.own())) flush_.Fail();
   for (auto& [index, endpoint] : endpoints_) {
     if (!address.ok() || (endpoint->own.has_value() && !(*endpoint->own == *address))) {
       Break(*endpoint, error_number, reason);

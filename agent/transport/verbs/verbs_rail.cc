@@ -140,7 +140,7 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
 }
 
 void VerbsRail::PumpAll() {
-  if (flush_ != nullptr) PumpFlushes();
+  PumpFlushes();
   std::vector<Lane*>& busy = context_.busy;
   size_t kept = 0;
   for (size_t i = 0; i < busy.size(); ++i) {
@@ -301,6 +301,7 @@ size_t VerbsRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
     draining_again_ = false;
     const bool any = PollCompletions();
     if (!draining_again_) FinishDrains();
+    RestartFlushes();
     PumpAll();
     if (!context_.events.empty() || deadline == 0 || woken_.load(std::memory_order_relaxed)) break;
     const Nanoseconds now = Now();

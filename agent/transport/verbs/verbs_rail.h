@@ -149,11 +149,13 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   // verbs_flushes.cc: fences of zones in the memory of other devices.
   bool PlanFlush(BoundZone& bound);
   std::shared_ptr<const FlushPlan> FlushOf(ZoneRef zone) const;
-  bool MakeFlushQueue(const Endpoint& endpoint);
+  bool MakeFlushQueuePair();
   void Flush(UnflushedFence fence);
   void PumpFlushes();
   void OnFlushed(const ibv_wc& completion, const WorkRequestId& id);
-  void FailFlushes(int error_number, const std::string& why);
+  void FailFlush(int error_number, const std::string& why);
+  void RestartFlushes();
+  void GiveUpOldest(int error_number, const std::string& why);
   void GiveUp(const UnflushedFence& fence, int error_number);
 
   VerbsOptions options_;
@@ -180,8 +182,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   absl::flat_hash_map<LaneId, Lane*> lanes_;
   absl::flat_hash_map<uint32_t, Lane*> lanes_by_number_;
   absl::flat_hash_map<uint16_t, std::unique_ptr<BoundZone>> zones_;  // by slot
-  bool flushes_ = false;                                             // some zone was in the memory of another device
-  std::unique_ptr<FlushQueue> flush_;                                // null until one is needed, and after a failure
+  FlushQueue flush_{&context_};
   uint32_t next_lane_ = 1;
   uint64_t next_generation_ = 1;
   uint64_t downs_pushed_ = 0;  // EventQueue::pushed() after the last kPeerDown

@@ -17,7 +17,7 @@ struct WorkRequestId {
     kSend = 1,     // a write, a bind or an invalidate: all up to `sequence` on its queue pair are done
     kDrain = 2,    // the marker behind the work requests of a queue pair in error
     kReceive = 3,  // a fence's; no queue pair
-    kFlush = 4,    // a read of the rail's FlushQueue, which has an id like a queue pair to a peer
+    kFlush = 4,    // a read of the rail's FlushQueue; no queue pair
   };
   Kind kind = Kind::kSend;
   LaneId lane;            // 24 bits
