@@ -83,19 +83,18 @@ absl::Status Admission::CheckRanges(const CheckedSubmission& submission, const G
         absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
   }
   if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
-  if (!submission.verdict.ok() || submission.memory == nullptr || !submission.memory->has_device_memory()) {
-    return submission.verdict;
-  }
-  return CheckLocalFlows(submission, group);
+  return submission.verdict;
 }
 
 // Flows between ranks of this node are copied by the processor, which cannot touch memory of a device.
 absl::Status Admission::CheckLocalFlows(const CheckedSubmission& submission, const Group& group) const {
+  if (submission.memory == nullptr || !submission.memory->has_device_memory()) return absl::OkStatus();
   absl::Status status;
   const auto check = [&](absl::string_view field, const CheckedFlow& flow, Rank from, Rank to) {
-    if (flow.bytes == 0 || !status.ok()) return;
+    if (!status.ok()) return;
     if (from == to && submission.flows->own_in_place) return;  // nothing is copied
     for (const MemoryPiece& piece : submission.memory->Pieces(flow.memory)) {
+      if (piece.offset_bytes >= flow.bytes) return;  // of a prepared exchange that is not used as far
       if (piece.segment->kind() != MemoryKind::kDmaBuf) continue;
       status =
           absl::InvalidArgumentError(absl::StrCat(field, ": the flow from ", group.Describe(from), " to ",
@@ -173,6 +172,7 @@ absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& gro
                                                  " are under way in group ", group.key.name, "; wait for one"));
   }
   if (absl::Status s = CheckRanges(submission, group); !s.ok()) return s;
+  if (absl::Status s = CheckLocalFlows(submission, group); !s.ok()) return s;
   if (absl::Status s = ClaimMemory(submission); !s.ok()) return s;
   return session.tenant->TakeJob(/*head=*/active == 0, now);  // last, because an accepted job keeps what this takes
 }

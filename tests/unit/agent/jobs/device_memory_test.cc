@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/dma_bufs.h"
@@ -191,6 +193,41 @@ TEST(DeviceMemoryTest, WithoutFlowsOnTheNodeItGoes) {
   for (uint32_t rank = 0; rank < 4; ++rank) exchange.Send(rank), exchange.Receive(rank);
   exchange.RunJob(1);
   exchange.RunJob(2);
+}
+
+// Jobs of a prepared exchange are refused for the bytes that they move, not for those that were prepared.
+TEST(DeviceMemoryTest, APreparedFlowOnTheNodeMayBeLeftOut) {
+  for (const uint64_t used : {60, 0}) {
+    Cluster cluster({.remote = true});
+    DeviceExchange exchange(&cluster, AllLengths(4, 100));
+    exchange.Send(0);
+    Trainer& trainer = exchange.trainer(0);
+    Submission layout = exchange.For(0, 1);
+    layout.job.seq = JobSeq(0);
+    layout.session = trainer.session;
+    layout.prepared = PreparedId(1);
+    const auto on_node = std::find_if(layout.sends.begin(), layout.sends.end(),
+                                      [](const FlowRanges& flow) { return flow.peer == Rank(2); });
+    on_node->ranges = {{SegmentId(1), 0, 60}, {kDeviceSends, 0, 40}};
+    Engine& engine = *cluster.node(trainer.node).engine;
+    absl::Status kept = absl::UnknownError("no answer");
+    engine.KeepPrepared(engine.CheckLayout(layout), [&](absl::Status s) { kept = std::move(s); });
+    ASSERT_TRUE(kept.ok()) << kept;
+    Submission submission;
+    submission.prepared = layout.prepared;
+    submission.job = {trainer.group->epoch, JobSeq(1)};
+    submission.rank = Rank(0);
+    std::vector<uint64_t> lengths(6, 100);
+    submission.lengths_bytes = lengths;
+    uint64_t& bytes = lengths[static_cast<size_t>(on_node - layout.sends.begin())];
+    for (const uint64_t refused : {100, 61}) {
+      bytes = refused;
+      EXPECT_THAT(trainer.Submit(submission).message(), HasSubstr("from rank 0 on n0 to rank 2 on n0 uses segment 8"));
+    }
+    bytes = used;  // all of them in memory of the host
+    const absl::Status taken = trainer.Submit(submission);
+    EXPECT_TRUE(taken.ok()) << taken;
+  }
 }
 
 TEST(DeviceMemoryTest, ARankMayKeepItsOwnBytesWhereTheyAre) {
