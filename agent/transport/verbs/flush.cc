@@ -48,7 +48,7 @@ int FlushQueue::Pump() {
     const FlushPlan::Read& read = fence.plan->reads[fence.read];
     ibv_sge into{reinterpret_cast<uint64_t>(&landed_), 1, region_->lkey};
     ibv_send_wr request{};
-    request.wr_id = Encode({WorkRequestId::Kind::kFlush, LaneId(0), queue_.Next()});
+    request.wr_id = Encode({WorkRequestId::Kind::kFlush, QueuePairId(0), queue_.Next()});
     queue_.Signal();
     request.sg_list = &into;
     request.num_sge = 1;

@@ -20,7 +20,7 @@
 namespace railsd::verbs {
 
 class Endpoint;
-class Lane;
+class PeerQueuePair;
 struct FlushPlan;
 
 // Work requests of one ibv_post_send.
@@ -33,7 +33,7 @@ struct BoundZone {
   enum class State { kOpening, kOpen, kClosing };
   std::shared_ptr<const ReceiveZone> zone;
   Endpoint* endpoint = nullptr;
-  Lane* lane = nullptr;
+  PeerQueuePair* queue_pair = nullptr;
   ZonePlan plan;
   std::shared_ptr<const FlushPlan> flush;  // null: a fence is reported at once
   std::vector<WindowHandle> windows;       // by plan.windows; none when weak: the key opens the whole segment
@@ -106,8 +106,8 @@ struct RailContext {
   std::vector<std::byte> inlined;  // kMaxChain times inline_bytes
   // Queue pairs with something to post, each once, so that queue pairs of idle peers cost no time. Has room for all of
   // them.
-  std::vector<Lane*> busy;
-  size_t lanes = 0;
+  std::vector<PeerQueuePair*> busy;
+  size_t queue_pairs = 0;
   // Zones whose binds or invalidates have all been done since the last look.
   std::vector<BoundZone*> settled;
 };

@@ -79,8 +79,8 @@ void VerbsRail::Begin(Endpoint& endpoint) {
     Arm(endpoint.timer);
     return;
   }
-  if (absl::Status made = MakeLanes(endpoint); !made.ok()) {
-    endpoint.lanes.clear();
+  if (absl::Status made = MakeQueuePairs(endpoint); !made.ok()) {
+    endpoint.queue_pairs.clear();
     ++endpoint.failures;
     AddTo(context_.counters.connect_failures, 1);
     Notice(&endpoint.notice, absl::StrCat("node '", endpoint.peer.node, "': ", made.message()));
@@ -92,7 +92,7 @@ void VerbsRail::Begin(Endpoint& endpoint) {
   Do(endpoint, endpoint.handshake.Begin(next_generation_++));
 }
 
-absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
+absl::Status VerbsRail::MakeQueuePairs(Endpoint& endpoint) {
   absl::StatusOr<RdmaDevice::Address> own = context_.device->Refresh();
   if (!own.ok()) return own.status();
   EndpointAddress address;
@@ -103,18 +103,18 @@ absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
   address.mtu_bytes = wanted == 0 ? own->mtu_bytes : std::min(wanted, own->mtu_bytes);
   address.max_dest_rd_atomic = MaxReads(*context_.device);  // rails read nothing of peers; devices want to agree on it
   context_.max_message_bytes = own->max_message_bytes;
-  const LaneMaker maker{&context_, completions_.get(), receives_.get(), options_.tuning};
+  const QueuePairMaker maker{&context_, completions_.get(), receives_.get(), options_.tuning};
   for (uint32_t i = 0; i < options_.tuning.queue_pairs_per_peer; ++i) {
-    const LaneId id(next_lane_++ & 0xffffff);
-    absl::StatusOr<std::unique_ptr<Lane>> lane =
-        Lane::Create(maker, id, &endpoint, static_cast<uint32_t>(random_()) & 0xffffff);
-    if (!lane.ok()) return lane.status();
-    address.queue_pairs.push_back({(*lane)->number(), (*lane)->psn()});
-    endpoint.lanes.push_back(*std::move(lane));
+    const QueuePairId id(next_queue_pair_++ & 0xffffff);
+    absl::StatusOr<std::unique_ptr<PeerQueuePair>> queue_pair =
+        PeerQueuePair::Create(maker, id, &endpoint, static_cast<uint32_t>(random_()) & 0xffffff);
+    if (!queue_pair.ok()) return queue_pair.status();
+    address.queue_pairs.push_back({(*queue_pair)->number(), (*queue_pair)->psn()});
+    endpoint.queue_pairs.push_back(*std::move(queue_pair));
   }
-  for (const auto& lane : endpoint.lanes) {
-    lanes_[lane->id()] = lane.get();
-    lanes_by_number_[lane->number()] = lane.get();
+  for (const auto& queue_pair : endpoint.queue_pairs) {
+    queue_pairs_[queue_pair->id()] = queue_pair.get();
+    queue_pairs_by_number_[queue_pair->number()] = queue_pair.get();
   }
   endpoint.own = *std::move(own);
   endpoint.address = std::move(address);
@@ -128,8 +128,9 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
     return;
   }
   if (action.connect.has_value()) {
-    for (size_t i = 0; i < endpoint.lanes.size(); ++i) {
-      const absl::Status connected = endpoint.lanes[i]->Connect(*endpoint.own, endpoint.address, *action.connect, i);
+    for (size_t i = 0; i < endpoint.queue_pairs.size(); ++i) {
+      const absl::Status connected =
+          endpoint.queue_pairs[i]->Connect(*endpoint.own, endpoint.address, *action.connect, i);
       if (connected.ok()) continue;
       AddTo(context_.counters.connect_failures, 1);
       Break(endpoint, ENETUNREACH, std::string(connected.message()));
@@ -155,8 +156,8 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
 // Looks for queue pairs that the device has put into error. True if the endpoint was broken for one.
 bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
   if (endpoint.phase != Endpoint::Phase::kLive) return false;
-  for (const auto& lane : endpoint.lanes) {
-    if (!lane->IsInError()) continue;
+  for (const auto& queue_pair : endpoint.queue_pairs) {
+    if (!queue_pair->IsInError()) continue;
     // Failures of our own requests yield completions. Without one, this end has refused a request of the peer.
     PollCompletions();
     if (endpoint.phase != Endpoint::Phase::kLive) return true;
@@ -183,8 +184,8 @@ void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& w
   endpoint.phase = Endpoint::Phase::kDraining;
   endpoint.error_number = error_number;
   endpoint.handshake.Break();
-  for (const auto& lane : endpoint.lanes) lane->BeginDrain();
-  if (connected && !endpoint.gone) AddTo(context_.counters.endpoint_errors, endpoint.lanes.size());
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pair->BeginDrain();
+  if (connected && !endpoint.gone) AddTo(context_.counters.endpoint_errors, endpoint.queue_pairs.size());
   const Nanoseconds now = Now();
   endpoint.timer = now + absl::ToInt64Nanoseconds(options_.drain_time);
   endpoint.receives_until = last_receives_.WaitUntil(now);
@@ -196,9 +197,8 @@ void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& w
 // the drain is given up.
 bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
   if (now >= endpoint.timer) return true;
-  const auto& lanes = endpoint.lanes;
-  if (!std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane->drained(); })) return false;
-  if (std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane->ReceivesEnded(); })) return true;
+  if (!endpoint.All(&PeerQueuePair::drained)) return false;
+  if (endpoint.All(&PeerQueuePair::ReceivesEnded)) return true;
   if (now < endpoint.receives_until) {
     Arm(endpoint.receives_until);
     return false;
@@ -239,39 +239,37 @@ void VerbsRail::FinishDrains() {
 // first: destroying queue pairs may take long (Soft-RoCE waits for packets in a shaper), and their work can move to
 // other rails meanwhile.
 bool VerbsRail::TellOrders(Endpoint& endpoint) {
-  const bool flushed =
-      std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->flushed(); });
-  if (!flushed || std::exchange(endpoint.orders_ended, true)) return false;
-  for (const auto& lane : endpoint.lanes) lane->FailOrders(/*stopped=*/false, endpoint.error_number);
+  if (!endpoint.All(&PeerQueuePair::flushed) || std::exchange(endpoint.orders_ended, true)) return false;
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pair->FailOrders(/*stopped=*/false, endpoint.error_number);
   return !context_.events.empty();
 }
 
 // True once the queue pairs are gone and no fence that they brought waits to be flushed, or if the drain is given up.
 bool VerbsRail::HasEnded(Endpoint& endpoint, Nanoseconds now) {
-  if (!endpoint.lanes_ended) {
+  if (!endpoint.queue_pairs_ended) {
     if (!IsDrained(endpoint, now)) return false;
-    EndLanes(endpoint);
+    EndQueuePairs(endpoint);
   }
   return now >= endpoint.timer || !flush_.HasFenceOf(endpoint);
 }
 
-void VerbsRail::EndLanes(Endpoint& endpoint) {
-  endpoint.lanes_ended = true;
-  for (const auto& lane : endpoint.lanes) lanes_.erase(lane->id());
+void VerbsRail::EndQueuePairs(Endpoint& endpoint) {
+  endpoint.queue_pairs_ended = true;
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pairs_.erase(queue_pair->id());
   FreeWindows(endpoint);
   // A device that does not report the last receive may still be busy with one when the queue pair goes into error. Its
   // fence is in the completion queue once the queue pair is destroyed.
-  for (const auto& lane : endpoint.lanes) lane->Destroy();
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pair->Destroy();
   PollAllCompletions();
-  for (const auto& lane : endpoint.lanes) lanes_by_number_.erase(lane->number());
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pairs_by_number_.erase(queue_pair->number());
 }
 
 void VerbsRail::FinishDrain(Endpoint& endpoint) {
-  endpoint.orders_ended = endpoint.lanes_ended = false;
+  endpoint.orders_ended = endpoint.queue_pairs_ended = false;
   flush_.Forget(endpoint, [this](const UnflushedFence& fence) { GiveUp(fence, ETIMEDOUT); });
   DropZones(endpoint);
-  for (const auto& lane : endpoint.lanes) lane->FailOrders(endpoint.forgotten, endpoint.error_number);
-  endpoint.lanes.clear();
+  for (const auto& queue_pair : endpoint.queue_pairs) queue_pair->FailOrders(endpoint.forgotten, endpoint.error_number);
+  endpoint.queue_pairs.clear();
   if (endpoint.up) {
     AddTo(context_.counters.disconnects, 1);
     if (!endpoint.forgotten) Push(RailEvent::Kind::kPeerDown, endpoint, endpoint.error_number);
@@ -394,8 +392,8 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
     endpoint.next_look = now + LookInterval();
     if (LookAtQueuePairs(endpoint)) return;
   }
-  const bool waits = std::any_of(endpoint.lanes.begin(), endpoint.lanes.end(),
-                                 [](const auto& lane) { return lane->outstanding() > 0; }) ||
+  const bool waits = std::any_of(endpoint.queue_pairs.begin(), endpoint.queue_pairs.end(),
+                                 [](const auto& queue_pair) { return queue_pair->outstanding() > 0; }) ||
                      flush_.HasFenceOf(endpoint);
   if (!waits) endpoint.last_progress = now;
   if (now - endpoint.last_progress > absl::ToInt64Nanoseconds(options_.progress_time)) {
@@ -403,13 +401,13 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
           absl::StrCat("nothing was acknowledged for ", absl::FormatDuration(options_.progress_time)));
     return;
   }
-  WakeStillLanes(endpoint);
+  WakeStillQueuePairs(endpoint);
 }
 
-void VerbsRail::WakeStillLanes(Endpoint& endpoint) {
-  for (const auto& lane : endpoint.lanes) {
+void VerbsRail::WakeStillQueuePairs(Endpoint& endpoint) {
+  for (const auto& queue_pair : endpoint.queue_pairs) {
     bool woken = false;
-    if (const int error = lane->WakeIfStill(&woken); error != 0) {
+    if (const int error = queue_pair->WakeIfStill(&woken); error != 0) {
       Break(endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
       return;
     }

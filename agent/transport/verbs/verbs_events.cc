@@ -91,11 +91,11 @@ void VerbsRail::OnDeviceEvent(const DeviceEvent& event) {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED: {
-      const auto lane = lanes_by_number_.find(event.queue_pair_number);
-      if (lane == lanes_by_number_.end()) return;
-      Endpoint& endpoint = *lane->second->endpoint();
+      const auto queue_pair = queue_pairs_by_number_.find(event.queue_pair_number);
+      if (queue_pair == queue_pairs_by_number_.end()) return;
+      Endpoint& endpoint = *queue_pair->second->endpoint();
       if (event.type == IBV_EVENT_QP_LAST_WQE_REACHED) {
-        lane->second->OnLastReceive();
+        queue_pair->second->OnLastReceive();
         last_receives_.OnTold();
       }
       if (endpoint.phase == Endpoint::Phase::kDraining) return;

@@ -113,7 +113,7 @@ absl::Status VerbsRail::PostReceives(uint32_t count) {
   while (count > 0) {
     const size_t part = std::min<size_t>(count, chain.size());
     for (size_t i = 0; i < part; ++i) {
-      chain[i].wr_id = Encode({WorkRequestId::Kind::kReceive, LaneId(0), 0});
+      chain[i].wr_id = Encode({WorkRequestId::Kind::kReceive, QueuePairId(0), 0});
       chain[i].next = i + 1 < part ? &chain[i + 1] : nullptr;
     }
     ibv_recv_wr* bad = nullptr;
@@ -132,7 +132,8 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
     Endpoint& endpoint = *found->second;
     if (!endpoint.up || endpoint.phase != Endpoint::Phase::kLive) return false;
     if (endpoint.handshake.connection() != order.connection) return false;
-    endpoint.lanes[LaneOf(order.stream->zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
+    endpoint.queue_pairs[QueuePairOf(order.stream->zone, endpoint.queue_pairs.size())]->Add(
+        context_.orders.Take(order));
     return true;
   });
   PumpAll();
@@ -141,21 +142,21 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
 
 void VerbsRail::PumpAll() {
   PumpFlushes();
-  std::vector<Lane*>& busy = context_.busy;
+  std::vector<PeerQueuePair*>& busy = context_.busy;
   size_t kept = 0;
   for (size_t i = 0; i < busy.size(); ++i) {
-    Lane& lane = *busy[i];
-    if (lane.HasWork()) {
-      Endpoint& endpoint = *lane.endpoint();
-      if (lane.outstanding() == 0) endpoint.last_progress = Now();
-      if (const int error = lane.Pump(); error != 0) {
+    PeerQueuePair& queue_pair = *busy[i];
+    if (queue_pair.HasWork()) {
+      Endpoint& endpoint = *queue_pair.endpoint();
+      if (queue_pair.outstanding() == 0) endpoint.last_progress = Now();
+      if (const int error = queue_pair.Pump(); error != 0) {
         Break(endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
       }
     }
-    if (lane.HasWork()) {
-      busy[kept++] = &lane;
+    if (queue_pair.HasWork()) {
+      busy[kept++] = &queue_pair;
     } else {
-      lane.OnIdle();
+      queue_pair.OnIdle();
     }
   }
   busy.resize(kept);
@@ -163,7 +164,7 @@ void VerbsRail::PumpAll() {
 
 void VerbsRail::StopSends(JobTag job) {
   for (auto& [index, endpoint] : endpoints_) {
-    for (const auto& lane : endpoint->lanes) lane->Stop(job);
+    for (const auto& queue_pair : endpoint->queue_pairs) queue_pair->Stop(job);
   }
 }
 
@@ -175,10 +176,10 @@ void VerbsRail::OnCompletion(const ibv_wc& completion) {
       return;
     }
     ++receives_owed_;
-    const auto lane = lanes_by_number_.find(completion.qp_num);
+    const auto queue_pair = queue_pairs_by_number_.find(completion.qp_num);
     // No agent sends a message that is no fence.
-    if (completion.status == IBV_WC_SUCCESS && lane != lanes_by_number_.end()) {
-      BreakBad(*lane->second->endpoint(), "it sent a message that is no fence");
+    if (completion.status == IBV_WC_SUCCESS && queue_pair != queue_pairs_by_number_.end()) {
+      BreakBad(*queue_pair->second->endpoint(), "it sent a message that is no fence");
     }
     return;
   }
@@ -186,22 +187,22 @@ void VerbsRail::OnCompletion(const ibv_wc& completion) {
     OnFlushed(completion, id);
     return;
   }
-  const auto found = lanes_.find(id.lane);
-  if (found == lanes_.end()) return;  // of a queue pair that is gone
-  Lane& lane = *found->second;
+  const auto found = queue_pairs_.find(id.queue_pair);
+  if (found == queue_pairs_.end()) return;  // of a queue pair that is gone
+  PeerQueuePair& queue_pair = *found->second;
   if (id.kind == WorkRequestId::Kind::kDrain) {
-    lane.OnDrained();
+    queue_pair.OnDrained();
     return;
   }
-  Endpoint& endpoint = *lane.endpoint();
+  Endpoint& endpoint = *queue_pair.endpoint();
   if (completion.status == IBV_WC_SUCCESS) {
     endpoint.last_progress = last_completion_;
-    lane.Complete(id.sequence);
+    queue_pair.Complete(id.sequence);
     return;
   }
   if (endpoint.phase != Endpoint::Phase::kLive) return;
   const CompletionError error = ExplainCompletion(completion.status);
-  lane.CompleteFailed(id.sequence, error.earlier_done);
+  queue_pair.CompleteFailed(id.sequence, error.earlier_done);
   Break(endpoint, error.error_number, error.text);
 }
 

@@ -3,6 +3,7 @@
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,8 +19,8 @@
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/flush.h"
 #include "agent/transport/verbs/handshake.h"
-#include "agent/transport/verbs/lane.h"
 #include "agent/transport/verbs/last_receives.h"
+#include "agent/transport/verbs/peer_queue_pair.h"
 #include "agent/transport/verbs/rail_context.h"
 #include "agent/transport/verbs/verbs_transport.h"
 
@@ -43,14 +44,14 @@ class Endpoint {
   RailPeer peer;
   Handshake handshake;
   Phase phase = Phase::kIdle;
-  std::optional<RdmaDevice::Address> own;  // that the lanes were made for
+  std::optional<RdmaDevice::Address> own;  // that the queue pairs were made for
   EndpointAddress address;                 // as told to the peer
-  std::vector<std::unique_ptr<Lane>> lanes;
-  bool up = false;            // kPeerUp was pushed
-  bool gone = false;          // replaced or removed: it ends with the drain
-  bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
-  bool orders_ended = false;  // draining: the orders have ended, the queue pairs still exist
-  bool lanes_ended = false;   // draining: the queue pairs were destroyed, and fences may wait to be flushed
+  std::vector<std::unique_ptr<PeerQueuePair>> queue_pairs;
+  bool up = false;                 // kPeerUp was pushed
+  bool gone = false;               // replaced or removed: it ends with the drain
+  bool forgotten = false;          // RemovePeer(): orders are kStopped, and no kPeerDown
+  bool orders_ended = false;       // draining: the orders have ended, the queue pairs still exist
+  bool queue_pairs_ended = false;  // draining: the queue pairs were destroyed, and fences may wait to be flushed
   int error_number = 0;
   uint32_t failures = 0;           // in a row
   uint32_t tellings = 0;           // states sent of the present queue pairs
@@ -60,6 +61,11 @@ class Endpoint {
   Nanoseconds next_look = 0;  // at the state of the queue pairs
   Nanoseconds last_progress = 0;
   std::string notice;  // the last one, so as not to repeat it
+
+  // Whether all queue pairs are so.
+  bool All(bool (PeerQueuePair::*is)() const) const {
+    return std::all_of(queue_pairs.begin(), queue_pairs.end(), [&](const auto& one) { return (*one.*is)(); });
+  }
 };
 
 class VerbsRail final : public RailTransport, public ZoneBinder {
@@ -98,7 +104,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   // verbs_endpoints.cc: how endpoints come and go.
   bool IsLeaving(PeerIndex peer) const;
   void Begin(Endpoint& endpoint);
-  absl::Status MakeLanes(Endpoint& endpoint);
+  absl::Status MakeQueuePairs(Endpoint& endpoint);
   void Do(Endpoint& endpoint, const Handshake::Action& action);
   void Connect(Endpoint& endpoint, const EndpointAddress& peer, bool up_already);
   void Break(Endpoint& endpoint, int error_number, const std::string& why);
@@ -106,7 +112,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   void FinishDrains();
   bool HasEnded(Endpoint& endpoint, Nanoseconds now);
   bool IsDrained(const Endpoint& endpoint, Nanoseconds now);
-  void EndLanes(Endpoint& endpoint);
+  void EndQueuePairs(Endpoint& endpoint);
   bool TellOrders(Endpoint& endpoint);
   void FinishDrain(Endpoint& endpoint);
   void BreakBad(Endpoint& endpoint, const std::string& why);
@@ -117,7 +123,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   Signal MakeSignal(const Endpoint& endpoint, Signal::Kind kind) const;
   void RunTimers(Nanoseconds now);
   void RunTimer(Endpoint& endpoint, Nanoseconds now);
-  void WakeStillLanes(Endpoint& endpoint);
+  void WakeStillQueuePairs(Endpoint& endpoint);
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   Nanoseconds BackOff(uint32_t failures) const;
   static Nanoseconds NextTick(Nanoseconds now);
@@ -179,11 +185,11 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   std::vector<WindowHandle> free_windows_;  // not bound; each bind gives a window another key
   absl::flat_hash_map<PeerIndex, std::unique_ptr<Endpoint>> endpoints_;
   std::vector<std::unique_ptr<Endpoint>> leaving_;
-  absl::flat_hash_map<LaneId, Lane*> lanes_;
-  absl::flat_hash_map<uint32_t, Lane*> lanes_by_number_;
+  absl::flat_hash_map<QueuePairId, PeerQueuePair*> queue_pairs_;
+  absl::flat_hash_map<uint32_t, PeerQueuePair*> queue_pairs_by_number_;
   absl::flat_hash_map<uint16_t, std::unique_ptr<BoundZone>> zones_;  // by slot
   FlushQueue flush_{&context_};
-  uint32_t next_lane_ = 1;
+  uint32_t next_queue_pair_ = 1;
   uint64_t next_generation_ = 1;
   uint64_t downs_pushed_ = 0;  // EventQueue::pushed() after the last kPeerDown
   Nanoseconds next_timer_ = INT64_MAX;

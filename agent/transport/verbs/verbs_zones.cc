@@ -44,7 +44,7 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   BoundZone& bound = *place;
   bound.zone = std::move(zone);
   bound.endpoint = endpoint;
-  bound.lane = endpoint->lanes[LaneOf(bound.zone->ref, endpoint->lanes.size())].get();
+  bound.queue_pair = endpoint->queue_pairs[QueuePairOf(bound.zone->ref, endpoint->queue_pairs.size())].get();
   bound.plan = std::move(plan);
   if (!PlanFlush(bound)) {
     Opened(*bound.zone, 0, ENOTCONN);
@@ -54,7 +54,7 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   TakeWindows(bound);
   if (bound.windows.empty()) AddTo(context_.counters.weak_zones, 1);
   bound.pending = static_cast<uint32_t>(bound.windows.size());
-  for (uint32_t w = 0; w < bound.windows.size(); ++w) bound.lane->Bind(&bound, w);
+  for (uint32_t w = 0; w < bound.windows.size(); ++w) bound.queue_pair->Bind(&bound, w);
   if (bound.pending == 0) OnSettled(bound);
 }
 
@@ -126,7 +126,7 @@ void VerbsRail::TakeKeysBack(BoundZone& bound) {
     return;
   }
   bound.pending = static_cast<uint32_t>(bound.windows.size());
-  for (uint32_t w = 0; w < bound.windows.size(); ++w) bound.lane->Invalidate(&bound, w);
+  for (uint32_t w = 0; w < bound.windows.size(); ++w) bound.queue_pair->Invalidate(&bound, w);
 }
 
 // Called when nothing can land in the zone any more and no window is bound.
@@ -163,12 +163,12 @@ void VerbsRail::Report(const Endpoint& endpoint, ZoneRef zone, uint8_t weight, u
 
 // Takes a fence: all bytes of the exchange that the peer posted to this rail before it are in memory.
 void VerbsRail::OnFence(const ibv_wc& completion) {
-  const auto lane = lanes_by_number_.find(completion.qp_num);
-  if (lane == lanes_by_number_.end()) {  // of a queue pair that is gone
+  const auto queue_pair = queue_pairs_by_number_.find(completion.qp_num);
+  if (queue_pair == queue_pairs_by_number_.end()) {  // of a queue pair that is gone
     ++receives_owed_;
     return;
   }
-  Endpoint& endpoint = *lane->second->endpoint();
+  Endpoint& endpoint = *queue_pair->second->endpoint();
   const FenceImmediate fence = DecodeFence(ntohl(completion.imm_data));
   ZoneRef ref;
   const ZoneTable::State state = options_.zones->Look(fence.slot, fence.generation, &ref);

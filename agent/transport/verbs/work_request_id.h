@@ -10,7 +10,7 @@ namespace railsd::verbs {
 
 // Names a queue pair of this rail. Queue pairs that follow get other ids, so a completion of a destroyed queue pair
 // finds no queue pair.
-using LaneId = StrongId<class LaneIdTag, uint32_t>;
+using QueuePairId = StrongId<class QueuePairIdTag, uint32_t>;
 
 struct WorkRequestId {
   enum class Kind : uint8_t {
@@ -20,16 +20,17 @@ struct WorkRequestId {
     kFlush = 4,    // a read of the rail's FlushQueue; no queue pair
   };
   Kind kind = Kind::kSend;
-  LaneId lane;            // 24 bits
-  uint32_t sequence = 0;  // wraps
+  QueuePairId queue_pair;  // 24 bits
+  uint32_t sequence = 0;   // wraps
   friend bool operator==(const WorkRequestId&, const WorkRequestId&) = default;
 };
 
 constexpr uint64_t Encode(const WorkRequestId& id) {
-  return uint64_t{static_cast<uint8_t>(id.kind)} << 56 | uint64_t{id.lane.value() & 0xffffffu} << 32 | id.sequence;
+  return uint64_t{static_cast<uint8_t>(id.kind)} << 56 | uint64_t{id.queue_pair.value() & 0xffffffu} << 32 |
+         id.sequence;
 }
 constexpr WorkRequestId DecodeWorkRequestId(uint64_t wr_id) {
-  return {static_cast<WorkRequestId::Kind>(wr_id >> 56), LaneId(static_cast<uint32_t>(wr_id >> 32) & 0xffffffu),
+  return {static_cast<WorkRequestId::Kind>(wr_id >> 56), QueuePairId(static_cast<uint32_t>(wr_id >> 32) & 0xffffffu),
           static_cast<uint32_t>(wr_id)};
 }
 

@@ -13,7 +13,7 @@ namespace railsd::verbs {
 
 // The queue pair, of those to one peer, that an exchange uses. Both ends choose the same one. All bytes of an exchange
 // take one queue pair, so that a fence arrives after the bytes before it.
-constexpr size_t LaneOf(const ZoneRef& zone, size_t lanes) { return zone.slot % lanes; }
+constexpr size_t QueuePairOf(const ZoneRef& zone, size_t queue_pairs) { return zone.slot % queue_pairs; }
 
 struct ZonePlan {
   struct Window {

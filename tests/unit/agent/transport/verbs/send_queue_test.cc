@@ -116,9 +116,9 @@ TEST(SendQueue, AgainstAModel) {
 
 TEST(WorkRequestId, RoundTrip) {
   for (const auto kind : {WorkRequestId::Kind::kSend, WorkRequestId::Kind::kDrain, WorkRequestId::Kind::kReceive}) {
-    for (const uint32_t lane : {0u, 1u, 0xffffffu}) {
+    for (const uint32_t queue_pair : {0u, 1u, 0xffffffu}) {
       for (const uint32_t sequence : {0u, 1u, 0xffffffffu}) {
-        const WorkRequestId id{kind, LaneId(lane), sequence};
+        const WorkRequestId id{kind, QueuePairId(queue_pair), sequence};
         EXPECT_EQ(DecodeWorkRequestId(Encode(id)), id);
       }
     }

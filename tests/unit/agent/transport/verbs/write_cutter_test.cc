@@ -216,11 +216,11 @@ TEST(PlanWindows, NothingRegistered) {
   EXPECT_FALSE(PlanWindows(memory, kRail, &plan));
 }
 
-TEST(LaneOf, SlotsThatFollowEachOtherTakeTurns) {
+TEST(QueuePairOf, SlotsThatFollowEachOtherTakeTurns) {
   for (uint16_t slot = 1; slot < 10; ++slot) {
-    EXPECT_LT(LaneOf({slot, 1}, 3), 3u);
-    EXPECT_NE(LaneOf({slot, 1}, 3), LaneOf({static_cast<uint16_t>(slot + 1), 1}, 3));
-    EXPECT_EQ(LaneOf({slot, 1}, 1), 0u);
+    EXPECT_LT(QueuePairOf({slot, 1}, 3), 3u);
+    EXPECT_NE(QueuePairOf({slot, 1}, 3), QueuePairOf({static_cast<uint16_t>(slot + 1), 1}, 3));
+    EXPECT_EQ(QueuePairOf({slot, 1}, 1), 0u);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "agent/transport/verbs/lane.h"
+#include "agent/transport/verbs/peer_queue_pair.h"
 
 #include <arpa/inet.h>
 
@@ -13,7 +13,8 @@
 
 namespace railsd::verbs {
 
-Lane::Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth)
+PeerQueuePair::PeerQueuePair(const QueuePairMaker& maker, QueuePairId id, Endpoint* endpoint, uint32_t psn,
+                             uint32_t depth)
     : context_(*maker.context),
       id_(id),
       endpoint_(endpoint),
@@ -21,31 +22,31 @@ Lane::Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, 
       psn_(psn),
       queue_(depth, &context_.room) {
   context_.room.Take(1);  // for the completion that ends the drain
-  context_.busy.reserve(++context_.lanes);
+  context_.busy.reserve(++context_.queue_pairs);
 }
 
-Lane::~Lane() {
+PeerQueuePair::~PeerQueuePair() {
   Destroy();
   context_.room.Give(1);
-  --context_.lanes;
+  --context_.queue_pairs;
   if (busy_) std::erase(context_.busy, this);
 }
 
-void Lane::Destroy() {
-  if (queue_pair_ == nullptr) return;
-  queue_pair_.reset();
+void PeerQueuePair::Destroy() {
+  if (handle_ == nullptr) return;
+  handle_.reset();
   SubtractFrom(context_.counters.queue_pairs, 1);
 }
 
-absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneId id, Endpoint* endpoint,
-                                                   uint32_t psn) {
+absl::StatusOr<std::unique_ptr<PeerQueuePair>> PeerQueuePair::Create(const QueuePairMaker& maker, QueuePairId id,
+                                                                     Endpoint* endpoint, uint32_t psn) {
   RailContext& context = *maker.context;
   const std::string& who = context.device->who();
   if (context.room.free() < 2) {
     return absl::ResourceExhaustedError(absl::StrCat(
         who, ": the completion queue has no room for another queue pair: raise verbs.completion_queue_depth"));
   }
-  std::unique_ptr<Lane> lane(new Lane(maker, id, endpoint, psn, maker.tuning.send_queue_depth));
+  std::unique_ptr<PeerQueuePair> queue_pair(new PeerQueuePair(maker, id, endpoint, psn, maker.tuning.send_queue_depth));
   ibv_qp_init_attr make{};
   make.send_cq = make.recv_cq = maker.completions;
   make.srq = maker.receives;
@@ -53,23 +54,23 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneI
   make.cap.max_send_wr = maker.tuning.send_queue_depth + 1;  // and the one that ends the drain
   make.cap.max_send_sge = context.max_pieces;
   make.cap.max_inline_data = context.inline_bytes;
-  lane->queue_pair_.reset(ibv_create_qp(context.device->domain(), &make));
-  if (lane->queue_pair_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
-  lane->number_ = lane->queue_pair_->qp_num;
+  queue_pair->handle_.reset(ibv_create_qp(context.device->domain(), &make));
+  if (queue_pair->handle_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
+  queue_pair->number_ = queue_pair->handle_->qp_num;
   AddTo(context.counters.queue_pairs, 1);
   // A peer may write and not read: regions of device memory may be read, by this node's own flushes (flush.h).
-  if (absl::Status status = MoveToInit(*context.device, lane->queue_pair_.get(), IBV_ACCESS_REMOTE_WRITE);
+  if (absl::Status status = MoveToInit(*context.device, queue_pair->handle_.get(), IBV_ACCESS_REMOTE_WRITE);
       !status.ok()) {
     return status;
   }
-  return lane;
+  return queue_pair;
 }
 
-absl::Status Lane::Connect(const RdmaDevice::Address& own, const EndpointAddress& own_end, const EndpointAddress& peer,
-                           size_t index) {
+absl::Status PeerQueuePair::Connect(const RdmaDevice::Address& own, const EndpointAddress& own_end,
+                                    const EndpointAddress& peer, size_t index) {
   const EndpointAddress::QueuePair& other = peer.queue_pairs[index];
   const absl::Status status =
-      MoveToSending(*context_.device, tuning_, queue_pair_.get(),
+      MoveToSending(*context_.device, tuning_, handle_.get(),
                     {own, peer.gid, peer.lid, std::min(own_end.mtu_bytes, peer.mtu_bytes), other.number, other.psn,
                      psn_, own_end.max_dest_rd_atomic, std::min(own_end.max_dest_rd_atomic, peer.max_dest_rd_atomic)});
   if (!status.ok()) return status;
@@ -77,15 +78,15 @@ absl::Status Lane::Connect(const RdmaDevice::Address& own, const EndpointAddress
   return absl::OkStatus();
 }
 
-bool Lane::IsInError() const {
+bool PeerQueuePair::IsInError() const {
   ibv_qp_attr attributes{};
   ibv_qp_init_attr made{};
   if (!connected_ || draining_) return false;
-  return ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made) != 0 || attributes.qp_state == IBV_QPS_ERR ||
+  return ibv_query_qp(handle_.get(), &attributes, IBV_QP_STATE, &made) != 0 || attributes.qp_state == IBV_QPS_ERR ||
          attributes.qp_state == IBV_QPS_SQE;
 }
 
-ibv_send_wr& Lane::NextRequest(size_t at, ibv_wr_opcode opcode) {
+ibv_send_wr& PeerQueuePair::NextRequest(size_t at, ibv_wr_opcode opcode) {
   ibv_send_wr& request = context_.requests[at];
   request = {};
   request.wr_id = Encode({WorkRequestId::Kind::kSend, id_, queue_.Next()});
@@ -94,7 +95,7 @@ ibv_send_wr& Lane::NextRequest(size_t at, ibv_wr_opcode opcode) {
   return request;
 }
 
-void Lane::AddLocal(size_t at) {
+void PeerQueuePair::AddLocal(size_t at) {
   const LocalOperation operation = local_.front();
   local_.pop_front();
   ibv_mw* const window = operation.zone->windows[operation.window].get();
@@ -112,7 +113,7 @@ void Lane::AddLocal(size_t at) {
 }
 
 // Copies a small chunk by a system call, which reports a bad page where a load would fault.
-bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
+bool PeerQueuePair::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   std::array<iovec, kMaxPieces> from;
   uint64_t covered = 0;
   const size_t count = slot.order.stream->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
@@ -125,7 +126,7 @@ bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
 }
 
 // Ends the first waiting order early: it gets no more work requests.
-void Lane::EndEarly(SendResult result, int error_number) {
+void PeerQueuePair::EndEarly(SendResult result, int error_number) {
   OrderPool& orders = context_.orders;
   const uint32_t index = waiting_.Pop(orders);
   if (!orders[index].begun) {
@@ -139,7 +140,7 @@ void Lane::EndEarly(SendResult result, int error_number) {
 }
 
 // Cuts the next bytes of the first waiting order, for work request `at`. False: the order has ended instead.
-bool Lane::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* inlined) {
+bool PeerQueuePair::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* inlined) {
   const SendOrder& order = slot.order;
   const uint64_t left = std::min(order.length_bytes - slot.cut_bytes, context_.max_message_bytes);
   std::array<LocalPiece, kMaxPieces> local;
@@ -166,7 +167,7 @@ bool Lane::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* i
 }
 
 // Makes the next work request of the first waiting order. False: the order has ended instead.
-bool Lane::AddWrite(size_t at) {
+bool PeerQueuePair::AddWrite(size_t at) {
   OrderSlot& slot = context_.orders[waiting_.front()];
   const SendOrder& order = slot.order;
   if (order.weight > 0 && order.stream->unreadable.load(std::memory_order_relaxed)) {
@@ -196,7 +197,7 @@ bool Lane::AddWrite(size_t at) {
   return true;
 }
 
-int Lane::PostChain(size_t count, size_t orders_ended) {
+int PeerQueuePair::PostChain(size_t count, size_t orders_ended) {
   for (size_t i = 0; i + 1 < count; ++i) context_.requests[i].next = &context_.requests[i + 1];
   ibv_send_wr& last = context_.requests[count - 1];
   last.next = nullptr;
@@ -208,7 +209,7 @@ int Lane::PostChain(size_t count, size_t orders_ended) {
   ibv_send_wr* bad = nullptr;
   AddTo(context_.counters.work_requests, count);
   AddTo(context_.counters.tx_system_calls, 1);
-  const int error = ibv_post_send(queue_pair_.get(), context_.requests.data(), &bad);
+  const int error = ibv_post_send(handle_.get(), context_.requests.data(), &bad);
   if (error == 0) return 0;
   // Requests before `bad` were taken.
   const size_t taken = bad == nullptr ? 0 : static_cast<size_t>(bad - context_.requests.data());
@@ -216,7 +217,7 @@ int Lane::PostChain(size_t count, size_t orders_ended) {
   return error;
 }
 
-int Lane::Pump() {
+int PeerQueuePair::Pump() {
   while (HasWork() && queue_.Free() > 0) {
     size_t count = 0;
     size_t orders_ended = 0;
@@ -248,7 +249,7 @@ int Lane::Pump() {
 // before it, and notes only after the check that it waits (rxe_req.c, wait_fence). If the completer takes the last
 // acknowledgement in between (rxe_comp.c, do_complete), nothing runs the queue again: no packet is under way, so no
 // timer runs either.
-int Lane::WakeIfStill(bool* woken) {
+int PeerQueuePair::WakeIfStill(bool* woken) {
   *woken = false;
   const bool waits = queue_.outstanding() > 0 && connected_ && !draining_;
   const bool still = waits && waited_before_ && queue_.completed() == completed_before_;
@@ -260,7 +261,7 @@ int Lane::WakeIfStill(bool* woken) {
   return PostChain(1, 0);
 }
 
-void Lane::Stop(JobTag job) {
+void PeerQueuePair::Stop(JobTag job) {
   OrderList kept;
   while (!waiting_.empty()) {
     const uint32_t index = waiting_.front();
@@ -274,7 +275,7 @@ void Lane::Stop(JobTag job) {
   if (ended_early_) PopDone();
 }
 
-void Lane::PopDone() {
+void PeerQueuePair::PopDone() {
   OrderPool& orders = context_.orders;
   ended_early_ = false;
   while (!posted_.empty() && queue_.IsDone(orders[posted_.front()].last_sequence)) {
@@ -288,20 +289,20 @@ void Lane::PopDone() {
   }
 }
 
-void Lane::Complete(uint32_t sequence) {
+void PeerQueuePair::Complete(uint32_t sequence) {
   if (queue_.Complete(sequence)) PopDone();
 }
 
-void Lane::CompleteFailed(uint32_t sequence, bool earlier_done) {
+void PeerQueuePair::CompleteFailed(uint32_t sequence, bool earlier_done) {
   // While draining nothing is completed here, because a flush does not prove that earlier requests are done.
   if (earlier_done && !draining_ && queue_.Complete(sequence - 1)) PopDone();
 }
 
-void Lane::BeginDrain() {
+void PeerQueuePair::BeginDrain() {
   draining_ = true;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  if (ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE) != 0 || !connected_) {
+  if (ibv_modify_qp(handle_.get(), &attributes, IBV_QP_STATE) != 0 || !connected_) {
     drained_ = true;
     return;
   }
@@ -310,10 +311,10 @@ void Lane::BeginDrain() {
   marker.opcode = IBV_WR_RDMA_WRITE;
   marker.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
-  drained_ = ibv_post_send(queue_pair_.get(), &marker, &bad) != 0;
+  drained_ = ibv_post_send(handle_.get(), &marker, &bad) != 0;
 }
 
-void Lane::FailOrders(bool stopped, int error_number) {
+void PeerQueuePair::FailOrders(bool stopped, int error_number) {
   for (OrderList* list : {&posted_, &waiting_}) {
     while (!list->empty()) {
       const uint32_t index = list->Pop(context_.orders);

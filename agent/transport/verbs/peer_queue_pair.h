@@ -1,6 +1,6 @@
 // One RC queue pair to one peer, with the orders that wait to be posted on it or to be acknowledged.
-#ifndef RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
-#define RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
+#ifndef RAILSD_AGENT_TRANSPORT_VERBS_PEER_QUEUE_PAIR_H_
+#define RAILSD_AGENT_TRANSPORT_VERBS_PEER_QUEUE_PAIR_H_
 
 #include <infiniband/verbs.h>
 
@@ -20,23 +20,23 @@
 namespace railsd::verbs {
 
 // Everything that a queue pair is made with.
-struct LaneMaker {
+struct QueuePairMaker {
   RailContext* context = nullptr;
   ibv_cq* completions = nullptr;
   ibv_srq* receives = nullptr;
   VerbsTuning tuning;
 };
 
-class Lane {
+class PeerQueuePair {
  public:
   // In state INIT. `psn`: of its first packet. RESOURCE_EXHAUSTED when the completion queue has no room for another.
-  static absl::StatusOr<std::unique_ptr<Lane>> Create(const LaneMaker& maker, LaneId id, Endpoint* endpoint,
-                                                      uint32_t psn);
-  ~Lane();
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  static absl::StatusOr<std::unique_ptr<PeerQueuePair>> Create(const QueuePairMaker& maker, QueuePairId id,
+                                                               Endpoint* endpoint, uint32_t psn);
+  ~PeerQueuePair();
+  PeerQueuePair(const PeerQueuePair&) = delete;
+  PeerQueuePair& operator=(const PeerQueuePair&) = delete;
 
-  LaneId id() const { return id_; }
+  QueuePairId id() const { return id_; }
   Endpoint* endpoint() const { return endpoint_; }
   uint32_t number() const { return number_; }
   uint32_t psn() const { return psn_; }
@@ -55,7 +55,7 @@ class Lane {
   void Bind(BoundZone* zone, uint32_t window) { Queue({zone, window, true}); }
   void Invalidate(BoundZone* zone, uint32_t window) { Queue({zone, window, false}); }
   bool HasWork() const { return !draining_ && (!local_.empty() || !waiting_.empty()); }
-  // The lane was taken out of RailContext::busy.
+  // It was taken out of RailContext::busy.
   void OnIdle() { busy_ = false; }
   // Posts as much as fits. Returns 0, or an errno if the device refused; the queue pair is then of no use any more.
   int Pump();
@@ -99,7 +99,7 @@ class Lane {
     BoundZone* zone;
     uint32_t sequence;
   };
-  Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth);
+  PeerQueuePair(const QueuePairMaker& maker, QueuePairId id, Endpoint* endpoint, uint32_t psn, uint32_t depth);
 
   ibv_send_wr& NextRequest(size_t at, ibv_wr_opcode opcode);
   void AddLocal(size_t at);
@@ -118,11 +118,11 @@ class Lane {
   void PopDone();
 
   RailContext& context_;
-  const LaneId id_;
+  const QueuePairId id_;
   Endpoint* const endpoint_;
   const VerbsTuning tuning_;
   const uint32_t psn_;
-  QueuePairHandle queue_pair_;
+  QueuePairHandle handle_;
   uint32_t number_ = 0;
   SendQueue queue_;
   OrderList waiting_;                 // the first order may be partly posted
@@ -142,4 +142,4 @@ class Lane {
 
 }  // namespace railsd::verbs
 
-#endif  // RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
+#endif  // RAILSD_AGENT_TRANSPORT_VERBS_PEER_QUEUE_PAIR_H_
