@@ -121,33 +121,33 @@ std::string Rails(const v1::ExplainJobResponse& job, bool color) {
 }
 
 // One rail's timeline: the part of its speed that its chunks used. A chunk counts evenly over its time in flight.
-struct Lane {
+struct RailRow {
   std::vector<double> bytes = std::vector<double>(kColumns, 0);
   std::vector<bool> returned = std::vector<bool>(kColumns, false);
 };
 
-std::vector<Lane> Lanes(const v1::ExplainJobResponse& job, double end) {
-  std::vector<Lane> lanes(static_cast<size_t>(job.rails_size()));
+std::vector<RailRow> RailRows(const v1::ExplainJobResponse& job, double end) {
+  std::vector<RailRow> rows(static_cast<size_t>(job.rails_size()));
   const double width = end / static_cast<double>(kColumns);
   const auto column = [&](double at) {  // 0 for NaN
     return at / width > 0 ? static_cast<size_t>(std::min(at / width, double{kColumns - 1})) : 0;
   };
   for (const auto& chunk : job.chunks()) {
-    if (chunk.rail() >= lanes.size()) continue;
-    Lane& lane = lanes[chunk.rail()];
+    if (chunk.rail() >= rows.size()) continue;
+    RailRow& row = rows[chunk.rail()];
     const double from = chunk.posted_seconds();
     const double to = std::max(chunk.ended_seconds() > 0 ? chunk.ended_seconds() : end, from + 1e-9);
     if (chunk.returned()) {
-      lane.returned[column(to)] = true;
+      row.returned[column(to)] = true;
       continue;
     }
     for (size_t c = column(from); c <= column(to); ++c) {
       const double begin = static_cast<double>(c) * width;
       const double overlap = std::min(to, begin + width) - std::max(from, begin);
-      lane.bytes[c] += static_cast<double>(chunk.length_bytes()) * std::max(0.0, overlap) / (to - from);
+      row.bytes[c] += static_cast<double>(chunk.length_bytes()) * std::max(0.0, overlap) / (to - from);
     }
   }
-  return lanes;
+  return rows;
 }
 
 std::string Timeline(const v1::ExplainJobResponse& job, bool color) {
@@ -160,17 +160,17 @@ std::string Timeline(const v1::ExplainJobResponse& job, bool color) {
   const double column_seconds = end / static_cast<double>(kColumns);
   std::string out = absl::StrCat("\nchunks sent by rail, from 0 to ", FormatSeconds(end),
                                  "; full height is the rail's speed, ! a chunk that came back\n");
-  const std::vector<Lane> lanes = Lanes(job, end);
-  for (size_t r = 0; r < lanes.size(); ++r) {
+  const std::vector<RailRow> rows = RailRows(job, end);
+  for (size_t r = 0; r < rows.size(); ++r) {
     const v1::RailPart& rail = job.rails(static_cast<int>(r));
     double full = static_cast<double>(rail.speed_bytes_per_second()) * column_seconds;
-    if (full <= 0) full = std::max(1.0, *std::max_element(lanes[r].bytes.begin(), lanes[r].bytes.end()));
+    if (full <= 0) full = std::max(1.0, *std::max_element(rows[r].bytes.begin(), rows[r].bytes.end()));
     absl::StrAppend(&out, "  ", rail.rail(), std::string(name_width - DisplayWidth(rail.rail()), ' '), " |");
     for (size_t c = 0; c < kColumns; ++c) {
-      const double level = std::min(1.0, lanes[r].bytes[c] / full);
+      const double level = std::min(1.0, rows[r].bytes[c] / full);
       const auto step = static_cast<size_t>(std::lround(level * 8));
-      absl::StrAppend(&out, lanes[r].returned[c] ? Paint("!", Mark::kBad, color)
-                                                 : kLevels[lanes[r].bytes[c] > 0 ? std::max<size_t>(step, 1) : 0]);
+      absl::StrAppend(&out, rows[r].returned[c] ? Paint("!", Mark::kBad, color)
+                                                : kLevels[rows[r].bytes[c] > 0 ? std::max<size_t>(step, 1) : 0]);
     }
     absl::StrAppend(&out, "|\n");
   }
