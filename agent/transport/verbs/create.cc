@@ -54,8 +54,8 @@ void Clamp(uint32_t* value, int64_t most, const std::string& what, std::string* 
   *value = limit;
 }
 
-// Cuts the tuning to the device's limits and says in `*said` what was cut. Returns the completion queue's entries.
-absl::StatusOr<uint32_t> ClampToDevice(const verbs::RdmaDevice& device, VerbsTuning* tuning, std::string* said) {
+// Cuts the tuning to the device's limits and says in `*said` what was cut.
+absl::Status ClampToDevice(const verbs::RdmaDevice& device, VerbsTuning* tuning, std::string* said) {
   const ibv_device_attr& attributes = device.attributes();
   Clamp(&tuning->send_queue_depth, attributes.max_qp_wr - 1, "send_queue_depth", said);
   Clamp(&tuning->fence_queue_depth, attributes.max_srq_wr, "fence_queue_depth", said);
@@ -67,7 +67,7 @@ absl::StatusOr<uint32_t> ClampToDevice(const verbs::RdmaDevice& device, VerbsTun
     return absl::InvalidArgumentError(absl::StrCat(device.who(), ": completion_queue_depth ",
                                                    tuning->completion_queue_depth, " leaves no room for sends"));
   }
-  return tuning->completion_queue_depth;
+  return absl::OkStatus();
 }
 
 // Finds the bytes that a queue pair takes inline: only ibv_create_qp() tells, so ask for less until it succeeds.
@@ -91,9 +91,8 @@ uint32_t InlineBytes(const verbs::RdmaDevice& device, uint32_t wanted) {
 absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions options) {
   const std::string who = absl::StrCat("rail ", options.rail.value());
   if (absl::Status status = CheckOptions(who, options); !status.ok()) return status;
-  std::optional<uint32_t> gid;
-  if (options.tuning.gid_index.has_value()) gid = *options.tuning.gid_index;
-  absl::StatusOr<std::shared_ptr<verbs::RdmaDevice>> device = verbs::RdmaDevice::Open(who, options.device, gid);
+  absl::StatusOr<std::shared_ptr<verbs::RdmaDevice>> device =
+      verbs::RdmaDevice::Open(who, options.device, options.tuning.gid_index);
   if (!device.ok()) return device.status();
   const auto notice = [&](const std::string& text) {
     if (options.on_notice) options.on_notice(absl::StrCat((*device)->who(), ": ", text));
@@ -104,8 +103,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
     notice(std::string(address.status().message()));
   }
   std::string said;
-  const absl::StatusOr<uint32_t> entries = ClampToDevice(**device, &options.tuning, &said);
-  if (!entries.ok()) return entries.status();
+  if (absl::Status cut = ClampToDevice(**device, &options.tuning, &said); !cut.ok()) return cut;
   const uint32_t inline_bytes = InlineBytes(**device, options.tuning.inline_bytes);
   Clamp(&options.tuning.inline_bytes, inline_bytes, "inline_bytes", &said);
   if (inline_bytes == 0) options.tuning.inline_bytes = 0;
@@ -115,7 +113,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
   }
   absl::StatusOr<WakeEvent> wake = WakeEvent::Create();
   if (!wake.ok()) return absl::Status(wake.status().code(), absl::StrCat(who, ": ", wake.status().message()));
-  auto rail = std::make_unique<verbs::VerbsRail>(std::move(options), *std::move(device), *entries, *std::move(wake));
+  auto rail = std::make_unique<verbs::VerbsRail>(std::move(options), *std::move(device), *std::move(wake));
   if (absl::Status status = rail->Init(); !status.ok()) return status;
   return rail;
 }

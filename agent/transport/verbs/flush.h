@@ -20,20 +20,15 @@
 #include "agent/base/ids.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/transport/verbs/rail_context.h"
-#include "agent/transport/verbs_tuning.h"
 
 namespace railsd::verbs {
 
 // The reads that flush one zone.
 struct FlushPlan {
-  struct Read {
-    uint64_t address = 0;
-    uint32_t key = 0;
-  };
   ZoneRef zone;
   // Keeps the memory registered until the reads are done: the zone may be closed before, and gives its own up.
   MemoryRanges memory;
-  std::vector<Read> reads;  // at least one
+  std::vector<ZonePlan::Flush> reads;  // at least one
 };
 
 // A fence whose zone must be flushed before the fence is reported.
@@ -55,8 +50,8 @@ class FlushQueue {
   FlushQueue(const FlushQueue&) = delete;
   FlushQueue& operator=(const FlushQueue&) = delete;
 
-  // Makes the queue pair, for the port's address `own`. `completions` outlives it.
-  absl::Status MakeQueuePair(ibv_cq* completions, const VerbsTuning& tuning, const RdmaDevice::Address& own);
+  // Makes the queue pair, for the port's address `own`.
+  absl::Status MakeQueuePair(const RdmaDevice::Address& own);
   bool has_queue_pair() const { return queue_pair_ != nullptr; }
   // False: no queue pair was made yet, and no fence waits.
   bool used() const { return region_ != nullptr; }

@@ -13,14 +13,12 @@
 
 namespace railsd::verbs {
 
-PeerQueuePair::PeerQueuePair(const QueuePairMaker& maker, QueuePairId id, Endpoint* endpoint, uint32_t psn,
-                             uint32_t depth)
-    : context_(*maker.context),
+PeerQueuePair::PeerQueuePair(RailContext* context, QueuePairId id, Endpoint* endpoint, uint32_t psn)
+    : context_(*context),
       id_(id),
       endpoint_(endpoint),
-      tuning_(maker.tuning),
       psn_(psn),
-      queue_(depth, &context_.room) {
+      queue_(context_.tuning.send_queue_depth, &context_.room) {
   context_.room.Take(1);  // for the completion that ends the drain
   context_.busy.reserve(++context_.queue_pairs);
 }
@@ -38,28 +36,27 @@ void PeerQueuePair::Destroy() {
   SubtractFrom(context_.counters.queue_pairs, 1);
 }
 
-absl::StatusOr<std::unique_ptr<PeerQueuePair>> PeerQueuePair::Create(const QueuePairMaker& maker, QueuePairId id,
+absl::StatusOr<std::unique_ptr<PeerQueuePair>> PeerQueuePair::Create(RailContext* context, QueuePairId id,
                                                                      Endpoint* endpoint, uint32_t psn) {
-  RailContext& context = *maker.context;
-  const std::string& who = context.device->who();
-  if (context.room.free() < 2) {
+  const std::string& who = context->device->who();
+  if (context->room.free() < 2) {
     return absl::ResourceExhaustedError(absl::StrCat(
         who, ": the completion queue has no room for another queue pair: raise verbs.completion_queue_depth"));
   }
-  std::unique_ptr<PeerQueuePair> queue_pair(new PeerQueuePair(maker, id, endpoint, psn, maker.tuning.send_queue_depth));
+  std::unique_ptr<PeerQueuePair> queue_pair(new PeerQueuePair(context, id, endpoint, psn));
   ibv_qp_init_attr make{};
-  make.send_cq = make.recv_cq = maker.completions;
-  make.srq = maker.receives;
+  make.send_cq = make.recv_cq = context->completions.get();
+  make.srq = context->receives.get();
   make.qp_type = IBV_QPT_RC;
-  make.cap.max_send_wr = maker.tuning.send_queue_depth + 1;  // and the one that ends the drain
-  make.cap.max_send_sge = context.max_pieces;
-  make.cap.max_inline_data = context.inline_bytes;
-  queue_pair->handle_.reset(ibv_create_qp(context.device->domain(), &make));
+  make.cap.max_send_wr = context->tuning.send_queue_depth + 1;  // and the one that ends the drain
+  make.cap.max_send_sge = context->max_pieces;
+  make.cap.max_inline_data = context->tuning.inline_bytes;
+  queue_pair->handle_.reset(ibv_create_qp(context->device->domain(), &make));
   if (queue_pair->handle_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
   queue_pair->number_ = queue_pair->handle_->qp_num;
-  AddTo(context.counters.queue_pairs, 1);
+  AddTo(context->counters.queue_pairs, 1);
   // A peer may write and not read: regions of device memory may be read, by this node's own flushes (flush.h).
-  if (absl::Status status = MoveToInit(*context.device, queue_pair->handle_.get(), IBV_ACCESS_REMOTE_WRITE);
+  if (absl::Status status = MoveToInit(*context->device, queue_pair->handle_.get(), IBV_ACCESS_REMOTE_WRITE);
       !status.ok()) {
     return status;
   }
@@ -70,7 +67,7 @@ absl::Status PeerQueuePair::Connect(const RdmaDevice::Address& own, const Endpoi
                                     const EndpointAddress& peer, size_t index) {
   const EndpointAddress::QueuePair& other = peer.queue_pairs[index];
   const absl::Status status =
-      MoveToSending(*context_.device, tuning_, handle_.get(),
+      MoveToSending(*context_.device, context_.tuning, handle_.get(),
                     {own, peer.gid, peer.lid, std::min(own_end.mtu_bytes, peer.mtu_bytes), other.number, other.psn,
                      psn_, own_end.max_dest_rd_atomic, std::min(own_end.max_dest_rd_atomic, peer.max_dest_rd_atomic)});
   if (!status.ok()) return status;
@@ -118,7 +115,7 @@ bool PeerQueuePair::CopyInline(const OrderSlot& slot, size_t at, uint64_t length
   uint64_t covered = 0;
   const size_t count = slot.order.stream->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
                                                             absl::MakeSpan(from), &covered);
-  const iovec to{context_.inlined.data() + at * context_.inline_bytes, length_bytes};
+  const iovec to{context_.inlined.data() + at * context_.tuning.inline_bytes, length_bytes};
   const ssize_t copied = GuardedCopy().Copy(absl::MakeSpan(from.data(), count), absl::MakeSpan(&to, 1));
   if (copied < 0 || static_cast<uint64_t>(copied) != length_bytes) return false;
   context_.pieces[at][0] = {reinterpret_cast<uint64_t>(to.iov_base), static_cast<uint32_t>(length_bytes), 0};
@@ -150,7 +147,7 @@ bool PeerQueuePair::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write
     EndEarly(SendResult::kZoneClosed, EINVAL);
     return false;
   }
-  *inlined = cut == CutResult::kOk && write->copyable && write->length_bytes <= context_.inline_bytes;
+  *inlined = cut == CutResult::kOk && write->copyable && write->length_bytes <= context_.tuning.inline_bytes;
   if (cut != CutResult::kOk || (*inlined && !CopyInline(slot, at, write->length_bytes))) {
     order.stream->unreadable.store(true, std::memory_order_relaxed);
     EndEarly(SendResult::kMemoryFault, cut == CutResult::kOk ? EFAULT : EINVAL);

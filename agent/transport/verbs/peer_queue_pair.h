@@ -15,23 +15,14 @@
 #include "agent/transport/verbs/signal.h"
 #include "agent/transport/verbs/work_request_id.h"
 #include "agent/transport/verbs/write_cutter.h"
-#include "agent/transport/verbs_tuning.h"
 
 namespace railsd::verbs {
-
-// Everything that a queue pair is made with.
-struct QueuePairMaker {
-  RailContext* context = nullptr;
-  ibv_cq* completions = nullptr;
-  ibv_srq* receives = nullptr;
-  VerbsTuning tuning;
-};
 
 class PeerQueuePair {
  public:
   // In state INIT. `psn`: of its first packet. RESOURCE_EXHAUSTED when the completion queue has no room for another.
-  static absl::StatusOr<std::unique_ptr<PeerQueuePair>> Create(const QueuePairMaker& maker, QueuePairId id,
-                                                               Endpoint* endpoint, uint32_t psn);
+  static absl::StatusOr<std::unique_ptr<PeerQueuePair>> Create(RailContext* context, QueuePairId id, Endpoint* endpoint,
+                                                               uint32_t psn);
   ~PeerQueuePair();
   PeerQueuePair(const PeerQueuePair&) = delete;
   PeerQueuePair& operator=(const PeerQueuePair&) = delete;
@@ -99,7 +90,7 @@ class PeerQueuePair {
     BoundZone* zone;
     uint32_t sequence;
   };
-  PeerQueuePair(const QueuePairMaker& maker, QueuePairId id, Endpoint* endpoint, uint32_t psn, uint32_t depth);
+  PeerQueuePair(RailContext* context, QueuePairId id, Endpoint* endpoint, uint32_t psn);
 
   ibv_send_wr& NextRequest(size_t at, ibv_wr_opcode opcode);
   void AddLocal(size_t at);
@@ -120,7 +111,6 @@ class PeerQueuePair {
   RailContext& context_;
   const QueuePairId id_;
   Endpoint* const endpoint_;
-  const VerbsTuning tuning_;
   const uint32_t psn_;
   QueuePairHandle handle_;
   uint32_t number_ = 0;

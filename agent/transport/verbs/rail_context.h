@@ -4,10 +4,12 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "agent/transport/event_queue.h"
@@ -15,6 +17,7 @@
 #include "agent/transport/verbs/device.h"
 #include "agent/transport/verbs/handles.h"
 #include "agent/transport/verbs/send_queue.h"
+#include "agent/transport/verbs/verbs_transport.h"
 #include "agent/transport/verbs/zone_plan.h"
 
 namespace railsd::verbs {
@@ -77,13 +80,16 @@ class OrderList {
 };
 
 struct RailContext {
-  RailContext(RailIndex index, std::shared_ptr<RdmaDevice> rail_device, size_t max_orders, size_t max_receives,
-              uint32_t completion_entries)
-      : rail(index),
+  RailContext(const VerbsOptions& options, std::shared_ptr<RdmaDevice> rail_device)
+      : rail(options.rail),
+        tuning(options.tuning),
         device(std::move(rail_device)),
-        events(max_orders, max_receives),
-        orders(max_orders),
-        room(completion_entries) {}
+        events(options.max_posted_orders, options.max_receive_events),
+        orders(options.max_posted_orders),
+        // Every receive may have a completion in the queue, at any time.
+        room(tuning.completion_queue_depth - tuning.fence_queue_depth),
+        max_pieces(static_cast<uint32_t>(std::clamp<int>(device->attributes().max_sge, 1, kMaxPieces))),
+        inlined(kMaxChain * tuning.inline_bytes) {}
 
   void Finish(uint32_t index, SendResult result, int error_number) {
     FinishOrder(events, counters, orders[index].order, result, error_number);
@@ -91,19 +97,22 @@ struct RailContext {
   }
 
   const RailIndex rail;
+  const VerbsTuning tuning;  // cut to the device's limits
   const std::shared_ptr<RdmaDevice> device;
+  ChannelHandle channel;
+  CompletionQueueHandle completions;
+  SharedReceiveHandle receives;
   RailCounters counters;
   EventQueue events;
   OrderPool orders;
   CompletionRoom room;
-  uint32_t max_pieces = 1;
-  uint32_t inline_bytes = 0;
+  const uint32_t max_pieces;
   uint64_t max_message_bytes = 0;
 
   // The chain that is being built.
   std::array<ibv_send_wr, kMaxChain> requests;
   std::array<std::array<ibv_sge, kMaxPieces>, kMaxChain> pieces;
-  std::vector<std::byte> inlined;  // kMaxChain times inline_bytes
+  std::vector<std::byte> inlined;  // kMaxChain times tuning.inline_bytes
   // Queue pairs with something to post, each once, so that queue pairs of idle peers cost no time. Has room for all of
   // them.
   std::vector<PeerQueuePair*> busy;

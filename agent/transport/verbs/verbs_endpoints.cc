@@ -99,15 +99,14 @@ absl::Status VerbsRail::MakeQueuePairs(Endpoint& endpoint) {
   address.gid = own->gid.bytes;
   address.lid = own->lid;
   address.link_layer = own->link_layer;
-  const uint32_t wanted = options_.tuning.path_mtu_bytes;
+  const uint32_t wanted = context_.tuning.path_mtu_bytes;
   address.mtu_bytes = wanted == 0 ? own->mtu_bytes : std::min(wanted, own->mtu_bytes);
   address.max_dest_rd_atomic = MaxReads(*context_.device);  // rails read nothing of peers; devices want to agree on it
   context_.max_message_bytes = own->max_message_bytes;
-  const QueuePairMaker maker{&context_, completions_.get(), receives_.get(), options_.tuning};
-  for (uint32_t i = 0; i < options_.tuning.queue_pairs_per_peer; ++i) {
+  for (uint32_t i = 0; i < context_.tuning.queue_pairs_per_peer; ++i) {
     const QueuePairId id(next_queue_pair_++ & 0xffffff);
     absl::StatusOr<std::unique_ptr<PeerQueuePair>> queue_pair =
-        PeerQueuePair::Create(maker, id, &endpoint, static_cast<uint32_t>(random_()) & 0xffffff);
+        PeerQueuePair::Create(&context_, id, &endpoint, static_cast<uint32_t>(random_()) & 0xffffff);
     if (!queue_pair.ok()) return queue_pair.status();
     address.queue_pairs.push_back({(*queue_pair)->number(), (*queue_pair)->psn()});
     endpoint.queue_pairs.push_back(*std::move(queue_pair));
@@ -344,7 +343,7 @@ void VerbsRail::OnSignal(PeerIndex peer, const std::string& bytes) {
     return;
   }
   EndpointAddress own = endpoint->address;
-  own.queue_pairs.resize(options_.tuning.queue_pairs_per_peer);
+  own.queue_pairs.resize(context_.tuning.queue_pairs_per_peer);
   if (!endpoint->own.has_value()) own.link_layer = signal->endpoint.link_layer;  // not known yet
   const Refusal refusal = JudgeSignal(local_, own, endpoint->peer.node, endpoint->peer.boot, *signal);
   if (refusal.reason != RefusalReason::kNone) {

@@ -15,14 +15,8 @@ bool VerbsRail::PlanFlush(BoundZone& bound) {
     Break(*bound.endpoint, ENOTCONN, "");  // made anew after a back-off
     return false;
   }
-  auto plan = std::make_shared<FlushPlan>();
-  plan->zone = bound.zone->ref;
-  plan->memory = bound.zone->memory;
-  for (const ZonePlan::Flush& flush : bound.plan.flushes) {
-    const auto& registration = static_cast<const DeviceRegistration&>(*flush.registration);
-    plan->reads.push_back({flush.address, registration.remote_key()});
-  }
-  bound.flush = std::move(plan);
+  bound.flush =
+      std::make_shared<FlushPlan>(FlushPlan{bound.zone->ref, bound.zone->memory, std::move(bound.plan.flushes)});
   return true;
 }
 
@@ -37,7 +31,7 @@ std::shared_ptr<const FlushPlan> VerbsRail::FlushOf(ZoneRef zone) const {
 bool VerbsRail::MakeFlushQueuePair() {
   if (flush_.has_queue_pair()) return true;  // or RestartFlushes() replaces it: fences wait
   const absl::StatusOr<RdmaDevice::Address> own = context_.device->Refresh();
-  const absl::Status made = own.ok() ? flush_.MakeQueuePair(completions_.get(), options_.tuning, *own) : own.status();
+  const absl::Status made = own.ok() ? flush_.MakeQueuePair(*own) : own.status();
   if (!made.ok()) Notice(&device_notice_, absl::StrCat("flushes of device memory: ", made.message()));
   return made.ok();
 }

@@ -27,31 +27,22 @@ constexpr unsigned kAcknowledgeBatch = 64;
 
 }  // namespace
 
-VerbsRail::VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, uint32_t completion_entries,
-                     WakeEvent wake)
+VerbsRail::VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, WakeEvent wake)
     : options_(std::move(options)),
       local_{options_.node, options_.boot, options_.rail, device->port_name()},
-      // Every receive may have a completion in the queue, at any time.
-      context_(options_.rail, device, options_.max_posted_orders, options_.max_receive_events,
-               completion_entries - options_.tuning.fence_queue_depth),
+      context_(options_, device),
       registrar_(MakeRegistrar(device)),
       wake_event_(std::move(wake)),
-      receive_count_(options_.tuning.fence_queue_depth),
-      random_(std::random_device{}()) {
-  const ibv_device_attr& attributes = device->attributes();
-  context_.max_pieces = static_cast<uint32_t>(std::clamp<int>(attributes.max_sge, 1, kMaxPieces));
-  context_.inline_bytes = options_.tuning.inline_bytes;
-  context_.inlined.resize(kMaxChain * context_.inline_bytes);
-}
+      random_(std::random_device{}()) {}
 
 absl::Status VerbsRail::Init() {
   ibv_context* const context = context_.device->context();
   const std::string& who = context_.device->who();
   epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return CallFailed(who, "epoll_create1", errno);
-  channel_.reset(ibv_create_comp_channel(context));
-  if (channel_ == nullptr) return CallFailed(who, "ibv_create_comp_channel", errno);
-  for (const int fd : {channel_->fd, context->async_fd, wake_event_.fd()}) {
+  context_.channel.reset(ibv_create_comp_channel(context));
+  if (context_.channel == nullptr) return CallFailed(who, "ibv_create_comp_channel", errno);
+  for (const int fd : {context_.channel->fd, context->async_fd, wake_event_.fd()}) {
     const int flags = ::fcntl(fd, F_GETFL);
     if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return CallFailed(who, "fcntl", errno);
     epoll_event watch{};
@@ -60,15 +51,16 @@ absl::Status VerbsRail::Init() {
     watch.data.fd = fd;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &watch) != 0) return CallFailed(who, "epoll_ctl", errno);
   }
-  const auto entries = static_cast<int>(context_.room.free() + receive_count_);
-  completions_.reset(ibv_create_cq(context, entries, nullptr, channel_.get(), 0));
-  if (completions_ == nullptr) return CallFailed(who, absl::StrCat("ibv_create_cq of ", entries, " entries"), errno);
+  const auto entries = static_cast<int>(context_.tuning.completion_queue_depth);
+  const uint32_t receive_count = context_.tuning.fence_queue_depth;
+  context_.completions.reset(ibv_create_cq(context, entries, nullptr, context_.channel.get(), 0));
+  if (context_.completions == nullptr) return CallFailed(who, absl::StrCat("ibv_create_cq of ", entries), errno);
   ibv_srq_init_attr shared{};
-  shared.attr.max_wr = receive_count_;
+  shared.attr.max_wr = receive_count;
   shared.attr.max_sge = 1;
-  receives_.reset(ibv_create_srq(context_.device->domain(), &shared));
-  if (receives_ == nullptr) return CallFailed(who, absl::StrCat("ibv_create_srq of ", receive_count_), errno);
-  if (absl::Status posted = PostReceives(receive_count_); !posted.ok()) return posted;
+  context_.receives.reset(ibv_create_srq(context_.device->domain(), &shared));
+  if (context_.receives == nullptr) return CallFailed(who, absl::StrCat("ibv_create_srq of ", receive_count), errno);
+  if (absl::Status posted = PostReceives(receive_count); !posted.ok()) return posted;
   return absl::OkStatus();
 }
 
@@ -79,13 +71,13 @@ VerbsRail::~VerbsRail() {
   free_windows_.clear();
   leaving_.clear();
   endpoints_.clear();
-  if (completions_ != nullptr && unacknowledged_ > 0) ibv_ack_cq_events(completions_.get(), unacknowledged_);
+  if (unacknowledged_ > 0) ibv_ack_cq_events(context_.completions.get(), unacknowledged_);
 }
 
 TransportInfo VerbsRail::Info() {
   return {.address = absl::StrCat("verbs:", context_.device->port_name()),
           .binder = this,
-          .zone_room = receive_count_,
+          .zone_room = context_.tuning.fence_queue_depth,
           .max_rounds = kFenceRounds,
           .counters = &context_.counters,
           .registrar = registrar_,
@@ -117,7 +109,7 @@ absl::Status VerbsRail::PostReceives(uint32_t count) {
       chain[i].next = i + 1 < part ? &chain[i + 1] : nullptr;
     }
     ibv_recv_wr* bad = nullptr;
-    if (const int error = ibv_post_srq_recv(receives_.get(), chain.data(), &bad); error != 0) {
+    if (const int error = ibv_post_srq_recv(context_.receives.get(), chain.data(), &bad); error != 0) {
       return CallFailed(context_.device->who(), "ibv_post_srq_recv", error);
     }
     count -= static_cast<uint32_t>(part);
@@ -211,7 +203,7 @@ bool VerbsRail::PollCompletions() {
   std::array<ibv_wc, kCompletionBatch> batch;
   bool any = false;
   for (int round = 0; round < kCompletionRounds; ++round) {
-    const int count = ibv_poll_cq(completions_.get(), kCompletionBatch, batch.data());
+    const int count = ibv_poll_cq(context_.completions.get(), kCompletionBatch, batch.data());
     if (count <= 0) {
       if (count < 0 && !std::exchange(dead_, true)) BreakAll(EIO, "ibv_poll_cq failed");
       return any;
@@ -233,7 +225,7 @@ bool VerbsRail::PollCompletions() {
 
 void VerbsRail::PollAllCompletions() {
   constexpr int kRound = kCompletionBatch * kCompletionRounds;
-  for (int left = completions_->cqe; left > 0; left -= kRound) {
+  for (int left = context_.completions->cqe; left > 0; left -= kRound) {
     draining_again_ = false;
     PollCompletions();
     if (!draining_again_) return;
@@ -242,7 +234,7 @@ void VerbsRail::PollAllCompletions() {
 
 // Waits for a completion, a wake or the deadline. False: there was something to do already.
 bool VerbsRail::Sleep(Nanoseconds deadline) {
-  if (!std::exchange(armed_, true) && ibv_req_notify_cq(completions_.get(), 0) != 0) armed_ = false;
+  if (!std::exchange(armed_, true) && ibv_req_notify_cq(context_.completions.get(), 0) != 0) armed_ = false;
   if (PollCompletions()) return false;  // a completion from before the queue was armed makes no event
   wake_event_.BeginSleep();
   const Nanoseconds now = Now();
@@ -256,13 +248,13 @@ bool VerbsRail::Sleep(Nanoseconds deadline) {
   for (int i = 0; i < count; ++i) {
     const int fd = ready[static_cast<size_t>(i)].data.fd;
     if (fd == context_.device->context()->async_fd) next_report_ = 0;
-    if (fd != channel_->fd) continue;
+    if (fd != context_.channel->fd) continue;
     ibv_cq* queue = nullptr;
     void* cookie = nullptr;
-    while (ibv_get_cq_event(channel_.get(), &queue, &cookie) == 0) {
+    while (ibv_get_cq_event(context_.channel.get(), &queue, &cookie) == 0) {
       armed_ = false;
       if (++unacknowledged_ < kAcknowledgeBatch) continue;
-      ibv_ack_cq_events(completions_.get(), std::exchange(unacknowledged_, 0));
+      ibv_ack_cq_events(context_.completions.get(), std::exchange(unacknowledged_, 0));
     }
   }
   return true;
@@ -291,7 +283,7 @@ size_t VerbsRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   }
   const Nanoseconds deadline =
       max_wait <= absl::ZeroDuration() ? 0 : Now() + absl::ToInt64Nanoseconds(std::min(max_wait, absl::Hours(1)));
-  const Nanoseconds busy = absl::ToInt64Nanoseconds(options_.tuning.busy_poll);
+  const Nanoseconds busy = absl::ToInt64Nanoseconds(context_.tuning.busy_poll);
   for (;;) {
     const Nanoseconds begun = Now();
     if (begun >= next_report_) {

@@ -70,7 +70,8 @@ class Endpoint {
 
 class VerbsRail final : public RailTransport, public ZoneBinder {
  public:
-  VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, uint32_t completion_entries, WakeEvent wake);
+  // The sizes in `options` are within the limits of the device.
+  VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, WakeEvent wake);
   ~VerbsRail() override;
   absl::Status Init();
 
@@ -172,10 +173,6 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   WakeEvent wake_event_;
   std::atomic<bool> woken_{false};
   UniqueFd epoll_;
-  ChannelHandle channel_;
-  CompletionQueueHandle completions_;
-  SharedReceiveHandle receives_;
-  uint32_t receive_count_ = 0;
   uint32_t receives_owed_ = 0;  // to be posted again: their fences were taken, or are of no use
   bool armed_ = false;          // the channel will tell of the next completion
   unsigned unacknowledged_ = 0;

@@ -61,7 +61,7 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
 // Takes a memory window for each window of the plan, or none if the zone is to be weak.
 void VerbsRail::TakeWindows(BoundZone& bound) {
   const size_t count = bound.plan.windows.size();
-  if (!context_.device->has_windows() || count > options_.tuning.max_windows) return;
+  if (!context_.device->has_windows() || count > context_.tuning.max_windows) return;
   while (bound.windows.size() < count) {
     WindowHandle window;
     if (free_windows_.empty()) {
