@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,6 +92,26 @@ TEST_P(VerbsSuite, NoByteOfADmaBufIsTouchedByACopy) {
   EXPECT_EQ(CopyBetweenRanges(device, host, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(done, 0u);
 }
+
+// Changes the MAC address of a port, and with it the index of the port's GID.
+class OtherMac {
+ public:
+  explicit OtherMac(const std::string& name) {
+    for (const verbs::RdmaPort& port : DiscoverRdmaPorts()) {
+      if (port.Name() == name) interface_ = verbs::ChooseGid(port, std::nullopt)->interface;
+    }
+    std::ifstream("/sys/class/net/" + interface_ + "/address") >> before_;
+    Set("02:00:00:00:99:99");
+  }
+  ~OtherMac() { Set(before_); }
+
+ private:
+  void Set(const std::string& mac) const {
+    const std::string command = "ip link set dev " + interface_ + " address " + mac + " && ip neigh flush all";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+  }
+  std::string interface_, before_;
+};
 
 class FlushSuite : public VerbsSuite {
  protected:
@@ -232,6 +254,18 @@ TEST_P(FlushSuite, FencesThatAreGivenUpHoldUpNoOtherPeer) {
   ASSERT_TRUE(Until([&] { return b.FencesOf(other->zone->ref).size() == 1; }));
   EXPECT_EQ(b.counters().work_requests.load(), before + 1);
   EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
+}
+
+// The queue pair is replaced with the port's address: no read over the old one has to fail first.
+TEST_P(FlushSuite, AfterAChangeOfThePortsAddress) {
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
+  Carry(a, b, *OpenFlushed(b, a, 1, 1), 10000);
+  const OtherMac mac(Rails()[0][1]);
+  ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == 2 && b.Count(Kind::kPeerUp) == 2; }));
+  Exchange* const exchange = OpenFlushed(b, a, 1, 1);
+  const uint64_t before = b.counters().work_requests.load();
+  Carry(a, b, *exchange, 10000);
+  EXPECT_EQ(b.counters().work_requests.load(), before + 1);
 }
 
 // At every look at the endpoint some fence waits for its flush, while others are flushed.
