@@ -130,6 +130,28 @@ Outcome Floor(const Fabric& fabric, const NodeBytes& sums, const std::vector<dou
   return outcome;
 }
 
+// Outcome::shares. The transfers of one exchange and stage lie side by side.
+std::vector<uint32_t> CountShares(const Fabric& fabric, const TransferPlan& plan) {
+  std::vector<uint32_t> shares(fabric.nodes, 0);
+  struct Last {
+    size_t sent = 0, received = 0;  // the last exchange over the rail
+  };
+  std::vector<Last> rails(fabric.rails());
+  size_t exchange = 0;
+  const Transfer* before = nullptr;
+  for (const Transfer& transfer : plan.transfers) {
+    const Path& path = transfer.path;
+    const bool same = before != nullptr && before->stage == transfer.stage &&
+                      before->path.source_node == path.source_node &&
+                      before->path.destination_node == path.destination_node;
+    exchange += same ? 0 : 1;
+    shares[path.source_node] += std::exchange(rails[path.source_rail].sent, exchange) == exchange ? 0 : 1;
+    shares[path.destination_node] += std::exchange(rails[path.destination_rail].received, exchange) == exchange ? 0 : 1;
+    before = &transfer;
+  }
+  return shares;
+}
+
 double BusiestNicSeconds(const Fabric& fabric, const TransferPlan& plan, const std::vector<double>& speeds) {
   std::vector<double> sent(fabric.nics(), 0), received(fabric.nics(), 0);
   for (const Transfer& transfer : plan.transfers) {
@@ -201,6 +223,7 @@ absl::StatusOr<Outcome> Simulate(const Request& request) {
   if (!plan.ok()) return plan.status();
   const double busiest = BusiestNicSeconds(fabric, *plan, speeds);
   const double inner = InnerSeconds(fabric, *plan);
+  std::vector<uint32_t> shares = CountShares(fabric, *plan);
   const std::unique_ptr<Reaction> reaction = (*policy)->reaction == nullptr ? nullptr : (*policy)->reaction(input);
   Outcome outcome = request.mode == NetworkMode::kFluid
                         ? RunFluid(fabric, *std::move(plan), request.fluid, request.timeline_bins, reaction.get())
@@ -209,6 +232,7 @@ absl::StatusOr<Outcome> Simulate(const Request& request) {
   outcome.bound_seconds = bound;
   outcome.busiest_nic_seconds = busiest;
   outcome.inner_seconds = inner;
+  outcome.shares = std::move(shares);
   outcome.seconds = std::max(outcome.network_seconds, inner);
   return outcome;
 }

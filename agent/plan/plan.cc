@@ -165,8 +165,8 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
 }
 
 PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured) {
-  // Time in which the engine's thread gives a rail its share of an exchange and takes its reports: some 2,700
-  // instructions. The rails' threads take no longer.
+  // About the time in which the engine's thread gives a rail its share of an exchange and takes its reports, 1,874
+  // instructions or 0.75 us. The rails' threads take no longer.
   constexpr double kShareSeconds = 1e-6;
   const bool whole = static_cast<double>(exchange.bytes) <= kShareSeconds * exchange.speeds_bytes_per_s;
   if (configured.policy == Policy::kLpt && whole) configured.policy = Policy::kLptFlow;

@@ -41,6 +41,11 @@ struct Outcome {
   std::vector<double> pair_finish_seconds;
   Timeline timeline;
 
+  // By node: shares that it sends and receives. A share is all that goes from one node to another over one rail in one
+  // stage, of any number of flows and chunks. Bytes that a policy moves later do not count. Empty if the policy is the
+  // floor.
+  std::vector<uint32_t> shares;
+
   size_t transfers = 0;  // transfers that the policy made, after those of one path were merged
   uint64_t moves = 0;    // how often a policy moved bytes to another path while they ran
   uint64_t events = 0;   // fluid: allocations of rates; packet: events handled

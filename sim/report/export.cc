@@ -16,11 +16,8 @@ using Json = nlohmann::ordered_json;
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json FixedJson(const FixedSeconds& fixed) {
-  return {{"seconds", fixed.Sum()},
-          {"job", fixed.job},
-          {"peers", fixed.peers},
-          {"flows", fixed.flows},
-          {"ready", fixed.ready}};
+  return {{"seconds", fixed.Sum()}, {"job", fixed.job},       {"peers", fixed.peers},
+          {"flows", fixed.flows},   {"shares", fixed.shares}, {"ready", fixed.ready}};
 }
 
 Json PolicyJson(const PointResult& point, size_t index) {
@@ -96,7 +93,8 @@ std::string CsvNumber(double value) { return std::isfinite(value) ? absl::StrFor
 constexpr char kColumns[] =
     "workload,nodes,gpus,rails,mode,exchanges,bytes_between_nodes,bound_seconds,policy,best,seconds,network_seconds,"
     "over_bound,bus_bytes_per_second,send_imbalance,receive_imbalance,queue_peak_bytes,dropped_packets,"
-    "fixed_seconds,fixed_job,fixed_peers,fixed_flows,fixed_ready,iteration_seconds,unfinished_bytes,error\n";
+    "fixed_seconds,fixed_job,fixed_peers,fixed_flows,fixed_shares,fixed_ready,iteration_seconds,unfinished_bytes,"
+    "error\n";
 
 std::string CsvRow(const PointResult& point, size_t index) {
   const PolicyResult& policy = point.policies[index];
@@ -114,7 +112,7 @@ std::string CsvRow(const PointResult& point, size_t index) {
   absl::StrAppend(&row, ran && point.packets ? CsvNumber(policy.queue_peak_bytes) : "", ",",
                   ran && point.packets ? absl::StrCat(policy.dropped_packets) : "", ",");
   const FixedSeconds& fixed = policy.fixed;
-  for (const double value : {fixed.Sum(), fixed.job, fixed.peers, fixed.flows, fixed.ready}) {
+  for (const double value : {fixed.Sum(), fixed.job, fixed.peers, fixed.flows, fixed.shares, fixed.ready}) {
     absl::StrAppend(&row, ran ? CsvNumber(value) : "", ",");
   }
   absl::StrAppend(&row, policy.iteration.has_value() ? CsvNumber(policy.iteration->seconds) : "", ",",

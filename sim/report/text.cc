@@ -161,6 +161,7 @@ std::string RenderExplanation(const Report& report, bool color) {
     table.AddRow(StepRow("job", fixed.job, fixed.Sum(), completion));
     table.AddRow(StepRow("peers", fixed.peers, fixed.Sum(), completion));
     table.AddRow(StepRow("flows", fixed.flows, fixed.Sum(), completion));
+    table.AddRow(StepRow("shares", fixed.shares, fixed.Sum(), completion));
     table.AddRow(StepRow("READY", fixed.ready, fixed.Sum(), completion));
     table.AddRow(StepRow("network", policy.network_seconds, 0, completion));
     absl::StrAppend(&text, "\nFixed cost", report.swept.empty() ? "" : absl::StrCat(", ", PointLabel(report, point)),

@@ -107,7 +107,9 @@ absl::StatusOr<PolicyResult> RunPolicy(const Scenario& scenario, const Traffic& 
     }
     if (!outcome.ok()) return outcome.status();
     FixedSeconds fixed;
-    if (scenario.count_fixed_cost) fixed = FixedSecondsOf(scenario.fixed_cost, exchange.ranks, scenario.gpus);
+    if (scenario.count_fixed_cost) {
+      fixed = FixedSecondsOf(scenario.fixed_cost, exchange.ranks, scenario.gpus, outcome->shares);
+    }
     if (speeds.empty()) speeds = SpeedPeriods(fabric).front().speeds;
     AddOutcome(*outcome, speeds, fabric.rails(), &result);
     result.fixed.Add(fixed);

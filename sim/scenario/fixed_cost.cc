@@ -40,16 +40,22 @@ void FixedSeconds::Add(const FixedSeconds& other) {
   job += other.job;
   peers += other.peers;
   flows += other.flows;
+  shares += other.shares;
   ready += other.ready;
 }
 
-FixedSeconds FixedSecondsOf(const FixedCost& cost, const rails::workload::TrafficMatrix& ranks, size_t gpus_per_node) {
+FixedSeconds FixedSecondsOf(const FixedCost& cost, const rails::workload::TrafficMatrix& ranks, size_t gpus_per_node,
+                            absl::Span<const uint32_t> shares) {
   FixedSeconds most;
-  for (const Counts& node : CountsOfNodes(ranks, gpus_per_node)) {
+  const std::vector<Counts> counts = CountsOfNodes(ranks, gpus_per_node);
+  for (size_t n = 0; n < counts.size(); ++n) {
+    const Counts& node = counts[n];
     if (node.peers == 0) continue;
+    const size_t node_shares = shares.empty() ? node.peers : shares[n];
     const FixedSeconds seconds = {.job = cost.job,
                                   .peers = cost.peer * static_cast<double>(node.peers) / 2,
                                   .flows = cost.flow * static_cast<double>(node.flows) / 2,
+                                  .shares = cost.share * static_cast<double>(node_shares) / 2,
                                   .ready = cost.ready};
     if (seconds.Sum() > most.Sum()) most = seconds;
   }

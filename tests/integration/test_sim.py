@@ -56,7 +56,7 @@ class Simulation(unittest.TestCase):
 
     def test_fixed_cost_by_step(self):
         text = self.sim(*SMALL, "--explain").stdout
-        for step in ("job", "peers", "flows", "READY", "network"):
+        for step in ("job", "peers", "flows", "shares", "READY", "network"):
             self.assertRegex(text, rf"\n{step} ")
         free = json.loads(self.sim(*SMALL, "--fixed-cost", "false", "--json").stdout)
         self.assertEqual(free["points"][0]["policies"][1]["fixed"]["seconds"], 0)
@@ -114,6 +114,24 @@ class Simulation(unittest.TestCase):
                     self.assertLessEqual(seconds["planner"], 1.001 * seconds[policy], point["point"])
                     best = max(best, 1 - seconds["planner"] / seconds[policy])
         self.assertGreater(best, 0.78, "the best reduction of the paper")
+
+    def test_short_exchanges_stay_whole_because_shares_cost_more(self):
+        policies = ("planner", "ecmp", "pinned", "aligned", "rails_paper")
+        sweep = [word for workload in ("mixtral", "uniform", "sparse") for word in ("--workload", workload)]
+        sweep += [word for size in ("20KiB", "96KiB", "1MiB") for word in ("--bytes-per-rank", size)]
+        report = json.loads(self.sim(*sweep, "--nodes", 8, "--nodes", 32, "--exchanges", "dispatch", "--policy", ",".join(policies),
+                                     "--json").stdout)
+        self.assertEqual(len(report["points"]), 18)
+        saved = behind = 0
+        for point in report["points"]:
+            planner, *others = point["policies"]
+            for other in others:
+                self.assertLessEqual(planner["seconds"], 1.02 * other["seconds"], (point["point"], other["policy"]))
+                self.assertLessEqual(planner["fixed"]["shares"], other["fixed"]["shares"], (point["point"], other["policy"]))
+                saved = max(saved, 1 - planner["seconds"] / other["seconds"])
+                behind = max(behind, planner["network_seconds"] / other["network_seconds"] - 1)
+        self.assertGreater(behind, 0.2, "without fixed cost")
+        self.assertGreater(saved, 0.1)
 
     def test_the_documentation_lists_every_key(self):
         self.assertIn(self.sim("--keys").stdout, (harness.ROOT / "docs/simulator.md").read_text(),

@@ -100,6 +100,26 @@ TEST(CompareTest, ShortExchangesAreEvenAtReceivers) {
   }
 }
 
+TEST(CompareTest, SharesAreCountedByPeerAndRail) {
+  const Fabric fabric = MakeFabric(3, 4, 4);
+  TrafficMatrix matrix(12);
+  for (size_t s = 0; s < 4; ++s) {
+    for (size_t d = 4; d < 8; ++d) matrix.at(s, d) = 4 * kMiB;  // node 0 to node 1, in 64 chunks
+  }
+  matrix.at(4, 8) = 1000;  // node 1 to node 2: too short for several rails
+  const auto shares = [&](std::string_view policy) {
+    return MustSimulate({.fabric = fabric, .matrix = matrix, .policy = policy}).shares;
+  };
+  for (const std::string_view policy :
+       {"planner", "planner_static", "rails_paper", "round_robin", "own_rail", "aligned", "pinned", "lpt_flows"}) {
+    EXPECT_THAT(shares(policy), ::testing::ElementsAre(4, 5, 1)) << policy;
+  }
+  EXPECT_THAT(shares("reps"), ::testing::ElementsAre(4, 8, 4)) << "every rail has a part of each flow";
+  EXPECT_THAT(shares("optimum"), ::testing::IsEmpty());
+  // Two stages: the short exchange goes beside the long one, which then goes on.
+  EXPECT_THAT(shares("fast"), ::testing::ElementsAre(8, 12, 4));
+}
+
 TEST(CompareTest, EvenSendersAreNotEnough) {
   // The paper's trap: two senders with as much for each of two destinations. By their own sums both senders lay the
   // first destination on rail 0 and the second on rail 1: each is even, and each destination receives through one NIC.

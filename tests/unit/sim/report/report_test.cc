@@ -47,7 +47,7 @@ Report MadeReport() {
   point.bytes_between_nodes = 1 << 20;
   point.policies = {Made("optimum", 1e-3), Made("planner", 1.01e-3), Made("ecmp", 2e-3),
                     Made("stuck", std::numeric_limits<double>::infinity()), Made("refused", 0)};
-  point.policies[1].fixed = {.job = 1e-4, .peers = 2e-4, .flows = 0, .ready = 1e-4};
+  point.policies[1].fixed = {.job = 1e-4, .peers = 2e-4, .flows = 0, .shares = 5e-5, .ready = 5e-5};
   point.policies[3].unfinished_bytes = 1024;
   point.policies[4].error = "needs <spines>";
   Report report;
@@ -72,6 +72,7 @@ TEST(TextTest, TableLinesUpAndMarksTheBest) {
   const std::string explanation = RenderExplanation(MadeReport(), false);
   EXPECT_THAT(explanation, HasSubstr("under planner: 400 us of 1.41 ms"));
   EXPECT_THAT(explanation, HasSubstr("peers     200 us    50.0 %         14.2 %"));
+  EXPECT_THAT(explanation, HasSubstr("shares   50.0 us    12.5 %          3.5 %"));
 }
 
 RailChange Changed(int microseconds, size_t rail, std::optional<size_t> node, double speed) {
@@ -151,6 +152,7 @@ TEST(ExportTest, JsonAndCsv) {
   const auto& policies = json["points"][0]["policies"];
   EXPECT_EQ(policies[1]["best"], true);
   EXPECT_DOUBLE_EQ(policies[1]["fixed"]["peers"], 2e-4);
+  EXPECT_DOUBLE_EQ(policies[1]["fixed"]["shares"], 5e-5);
   EXPECT_TRUE(policies[3]["seconds"].is_null());
   EXPECT_EQ(policies[4]["error"], "needs <spines>");
   const std::string csv = RenderCsv(MadeReport());

@@ -211,17 +211,26 @@ TEST(TrafficTest, ModelsHaveBothExchangesAndStepsDiffer) {
 
 TEST(FixedCostTest, OfTheNodeThatIsHeldUpLongest) {
   rails::workload::TrafficMatrix ranks(6);  // three nodes of two GPUs
-  EXPECT_EQ(FixedSecondsOf({}, ranks, 2).Sum(), 0);
+  EXPECT_EQ(FixedSecondsOf({}, ranks, 2, {}).Sum(), 0);
   ranks.at(0, 1) = 5;  // inside a node
-  EXPECT_EQ(FixedSecondsOf({}, ranks, 2).Sum(), 0);
+  EXPECT_EQ(FixedSecondsOf({}, ranks, 2, {}).Sum(), 0);
   ranks.at(0, 2) = 5;
   ranks.at(2, 0) = 5;
   ranks.at(1, 4) = 5;
-  const FixedSeconds fixed = FixedSecondsOf({.job = 1, .peer = 10, .flow = 100, .ready = 1000}, ranks, 2);
+  const FixedCost cost = {.job = 1, .peer = 10, .flow = 100, .share = 1e4, .ready = 1000};
+  const FixedSeconds fixed = FixedSecondsOf(cost, ranks, 2, {});
   EXPECT_DOUBLE_EQ(fixed.job, 1);
-  EXPECT_DOUBLE_EQ(fixed.peers, 15);   // both ways with node 1, one way to node 2
-  EXPECT_DOUBLE_EQ(fixed.flows, 150);  // the same
-  EXPECT_DOUBLE_EQ(fixed.Sum(), 1166);
+  EXPECT_DOUBLE_EQ(fixed.peers, 15);     // both ways with node 1, one way to node 2
+  EXPECT_DOUBLE_EQ(fixed.flows, 150);    // the same
+  EXPECT_DOUBLE_EQ(fixed.shares, 15e3);  // one for each exchange
+  EXPECT_DOUBLE_EQ(fixed.Sum(), 16166);
+  const std::vector<uint32_t> shares = {5, 7, 1};
+  const FixedSeconds more = FixedSecondsOf(cost, ranks, 2, shares);
+  EXPECT_DOUBLE_EQ(more.shares, 35e3) << "node 1 has fewer peers and more shares";
+  EXPECT_DOUBLE_EQ(more.peers, 10);
+  FixedSeconds sum = fixed;
+  sum.Add(more);
+  EXPECT_DOUBLE_EQ(sum.shares, 50e3);
 }
 
 }  // namespace
