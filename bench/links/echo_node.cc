@@ -48,7 +48,7 @@ ControlMessage ReadyOfMessageBytes() {
   Ready ready;
   ready.job = {{BootId(0x1234567890abcdef), 3}, JobSeq(1000)};
   ready.tag = 7;
-  for (uint32_t r = 0; r < 4; ++r) ready.rails.push_back({RailIndex(r), 50'000'000'000, 1 << 20});
+  ready.rails = {.bytes_per_s = BytesByRail(4, 50'000'000'000), .backlog_bytes = 1 << 20};
   std::vector<Ready::Flow> sends, receives;
   while (BytesOf(ready) + 30 < kMessageBytes) {
     const uint32_t rank = static_cast<uint32_t>(sends.size());
