@@ -14,7 +14,6 @@
 namespace railsd {
 namespace {
 
-constexpr size_t kMaxNameBytes = 256;
 // The highest first job of an epoch: numbers rise by 1 and must never overflow.
 constexpr uint64_t kMaxNextSeq = uint64_t{1} << 62;
 
@@ -22,8 +21,9 @@ constexpr uint64_t kMaxNextSeq = uint64_t{1} << 62;
 
 absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* session) const {
   if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", request.session.value(), " is not open"));
-  if (request.name.empty() || request.name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("name: ", request.name.size(), " bytes; give 1 to ", kMaxNameBytes));
+  if (request.name.empty() || request.name.size() > options_.limits.max_name_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("name: ", request.name.size(), " bytes; give 1 to ",
+                                                   options_.limits.max_name_bytes, " (limits.max_name)"));
   }
   if (request.world_size == 0 || request.world_size > options_.limits.max_world_size) {
     if (request.world_size != 0) options_.refused->Count(Limit::kWorldSize);

@@ -45,7 +45,10 @@ TEST_P(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
 }
 
 TEST_P(GroupTest, BadJoins) {
-  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_groups = 1, .max_world_size = 8}});
+  Cluster cluster({.remote = GetParam(),
+                   .nodes = 1,
+                   .rails = 1,
+                   .limits = {.max_groups = 1, .max_world_size = 8, .max_name_bytes = 5}});
   Exchange exchange(&cluster, 2, "g", {.join = false});
   Trainer& trainer = exchange.trainer(0);
   const auto join = [&](const std::string& name, uint32_t world, uint32_t rank) {
@@ -57,6 +60,7 @@ TEST_P(GroupTest, BadJoins) {
   EXPECT_THAT(join("g", 9, 0), HasSubstr("world_size: 9"));
   EXPECT_THAT(join("g", 2, 2), HasSubstr("rank: 2"));
   EXPECT_THAT(join("", 2, 0), HasSubstr("name: 0 bytes"));
+  EXPECT_THAT(join("sixsix", 2, 0), HasSubstr("name: 6 bytes; give 1 to 5 (limits.max_name)"));
   EXPECT_THAT(join("g", 2, 0), HasSubstr("joining"));
   EXPECT_THAT(join("g", 2, 0), HasSubstr("ALREADY_EXISTS"));
   exchange.trainer(1).rank = Rank(0);
