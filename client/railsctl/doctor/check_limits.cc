@@ -15,8 +15,14 @@ std::string LimitText(uint64_t bytes) { return bytes == kUnlimited ? "without li
 
 }  // namespace
 
-uint64_t DescriptorsNeeded(uint64_t peers, uint64_t rails, bool tcp, uint64_t sessions) {
-  return 128 + 70 * rails + peers * (4 + (tcp ? 4 * rails : 0)) + 8 * sessions;
+uint64_t DescriptorsNeeded(const DaemonSize& size) {
+  // A peer has one link and, over TCP, two data connections a rail. A session has its connection, its process and the
+  // doorbell of its ring.
+  const uint64_t steady =
+      20 + 6 * size.rails + size.peers * (1 + (size.tcp ? 2 * size.rails : 0)) + 3 * size.sessions + size.segments;
+  // Half-open connections (64 is the default of limits.max_half_open), second connections and probes of links, calls.
+  const uint64_t connecting = 128 + (size.tcp ? 64 * size.rails : 0) + 2 * size.peers;
+  return steady + connecting;
 }
 
 Findings CheckMemlock(const Facts& facts) {
@@ -82,14 +88,18 @@ Findings CheckOpenFiles(const Facts& facts) {
   const auto& overview = facts.overview;
   const bool tcp = std::any_of(overview.rails().begin(), overview.rails().end(),
                                [](const v1::RailStatus& rail) { return !rail.has_device(); });
-  const auto peers = static_cast<uint64_t>(overview.peers_size()), rails = static_cast<uint64_t>(overview.rails_size());
-  const auto sessions = std::max<uint64_t>(64, static_cast<uint64_t>(overview.status().sessions_size()));
-  const uint64_t needed = DescriptorsNeeded(peers, rails, tcp, sessions);
+  DaemonSize size = {.peers = static_cast<uint64_t>(overview.peers_size()),
+                     .rails = static_cast<uint64_t>(overview.rails_size()),
+                     .sessions = std::max<uint64_t>(64, static_cast<uint64_t>(overview.status().sessions_size())),
+                     .tcp = tcp};
+  for (const v1::SessionStatus& session : overview.status().sessions()) size.segments += session.segments();
+  size.segments = std::max(size.segments, 4 * size.sessions);
+  const uint64_t needed = DescriptorsNeeded(size);
   const std::string limit =
       facts.process.open_files == kUnlimited ? "any number of files" : absl::StrCat(facts.process.open_files, " files");
-  const std::string found =
-      absl::StrCat("the daemon may open ", limit, "; ", FormatCount(peers, "peer"), ", ", FormatCount(rails, "rail"),
-                   " and ", sessions, " sessions need up to ", needed);
+  const std::string found = absl::StrCat("the daemon may open ", limit, "; ", FormatCount(size.peers, "peer"), ", ",
+                                         FormatCount(size.rails, "rail"), ", ", size.sessions, " sessions and ",
+                                         size.segments, " segments need up to ", needed);
   if (facts.process.open_files >= needed) return {{"files", Level::kOk, found, "", ""}};
   return {{"files", Level::kError, found, "Connections are refused once they are used up.",
            "LimitNOFILE=1048576 in the unit (the package's has it), or `docker run --ulimit nofile=1048576`; then "

@@ -43,9 +43,14 @@ Findings CheckClock(const Facts& facts);
 // All checks, in the order of their findings' importance.
 Findings CheckAll(const Facts& facts);
 
-// Descriptors that a daemon may need at once: 128, and 70 a rail, 4 a peer (over TCP also 4 a peer and rail), 8 a
-// session.
-uint64_t DescriptorsNeeded(uint64_t peers, uint64_t rails, bool tcp, uint64_t sessions);
+// The numbers by which a daemon's use of descriptors grows.
+struct DaemonSize {
+  uint64_t peers = 0, rails = 0, sessions = 0, segments = 0;
+  bool tcp = false;  // the rails go over TCP
+};
+
+// Descriptors that a daemon may need at once. The table "Sizing" of deploy/RUNBOOK.md has the same formula.
+uint64_t DescriptorsNeeded(const DaemonSize& size);
 
 }  // namespace rails::ctl::doctor
 
