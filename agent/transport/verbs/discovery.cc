@@ -178,6 +178,10 @@ absl::StatusOr<Gid> ChooseGid(const RdmaPort& port, std::optional<uint32_t> forc
   const auto best = std::max_element(port.gids.begin(), port.gids.end(), [](const Gid& a, const Gid& b) {
     return Preference(a) < Preference(b);  // the first of equals
   });
+  if (best == port.gids.end() && port.link_layer == LinkLayer::kInfiniBand) {
+    return absl::NotFoundError(
+        absl::StrCat(port.Name(), ": the InfiniBand port has no GID (is a subnet manager running?)"));
+  }
   if (best == port.gids.end() || (port.link_layer == LinkLayer::kEthernet && Preference(*best) == 0)) {
     return absl::NotFoundError(absl::StrCat(
         port.Name(), ": no RoCE v2 GID (give its network interface an address); it has: ", ListGids(port)));

@@ -59,9 +59,10 @@ Finding JudgePort(const RdmaPort& port, const Rail* rail) {
                          " up`, `ibstat ", port.device, "`.")};
   }
   if (port.link_layer == "InfiniBand") {
-    if (port.lid != 0)
+    if (port.lid != 0 && !port.gids.empty())
       return {"devices", Level::kOk, absl::StrCat(who, ": active, InfiniBand, LID ", port.lid, DmaBufs(rail)), "", ""};
-    return {"devices", bad, absl::StrCat(who, ": active, but it has no LID"), "Nobody can address it.",
+    return {"devices", bad, absl::StrCat(who, ": active, InfiniBand, but it has no ", port.lid == 0 ? "LID" : "GID"),
+            "No peer can address the port.",
             "Start a subnet manager in the fabric (`systemctl start opensm` on one node, or the switch's own)."};
   }
   const Gid* gid = BestGid(port);

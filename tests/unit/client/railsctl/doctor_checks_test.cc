@@ -323,9 +323,12 @@ TEST(DoctorDevices, JudgesPortsAndGids) {
   EXPECT_THAT(CheckDevices(facts)[1], Is(Level::kNote, "mlx5_1/1: no GID")) << "no rail uses it";
   facts = HealthyVerbs();
   facts.machine.ports[0].link_layer = "InfiniBand";
-  EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kError, "it has no LID"));
+  EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kError, "active, InfiniBand, but it has no LID"));
   facts.machine.ports[0].lid = 4;
   EXPECT_THAT(CheckDevices(facts)[0], Is(Level::kOk, "LID 4"));
+  Facts without_gid = facts;
+  without_gid.machine.ports[0].gids.clear();
+  EXPECT_THAT(CheckDevices(without_gid)[0], Is(Level::kError, "active, InfiniBand, but it has no GID"));
   auto* device = facts.overview.mutable_rails(0)->mutable_device();
   for (const auto& [registers, text] : {std::pair(true, "LID 4; registers dma-bufs"), {false, "LID 4; no dma-bufs"}}) {
     device->set_dma_bufs(registers);

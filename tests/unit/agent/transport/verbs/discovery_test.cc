@@ -119,6 +119,12 @@ TEST_F(Discovery, ADeviceWithoutAUsableGidSaysSo) {
   EXPECT_EQ(CheckUsable(Read()[0]).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(Discovery, AnInfiniBandPortWithoutAGidIsNotAskedForRoce) {
+  AddPort("mlx5_0", 1, "4: ACTIVE", "InfiniBand");
+  const std::string text(ChooseGid(Read()[0], std::nullopt).status().message());
+  EXPECT_EQ(text, "mlx5_0/1: the InfiniBand port has no GID (is a subnet manager running?)");
+}
+
 TEST_F(Discovery, InfiniBandNeedsALid) {
   AddPort("mlx5_0", 1, "4: ACTIVE", "InfiniBand");
   AddGid("mlx5_0", 1, 0, kLinkLocal, "IB/RoCE v1");
