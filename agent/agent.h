@@ -96,6 +96,7 @@ struct SessionInfo {
   uint32_t uid = 0;
   uint32_t gid = 0;
   std::string tenant;  // one of AgentOptions::tenants
+  std::string client_name = {};
 };
 
 struct JoinRequest {

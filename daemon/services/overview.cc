@@ -110,6 +110,7 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
     s->set_segments(session.segments);
     s->set_segment_bytes(session.segment_bytes);
     s->set_memberships(session.memberships);
+    s->set_client_name(session.info.client_name);
   }
   for (const GroupView& group : snapshot.groups) {
     auto* g = out->add_groups();

@@ -356,7 +356,7 @@ class Server final : public DescriptorServer {
   }
 
   static SessionInfo InfoOf(const Connection& connection) {
-    return {connection.peer.pid, connection.peer.uid, connection.peer.gid, connection.tenant};
+    return {connection.peer.pid, connection.peer.uid, connection.peer.gid, connection.tenant, connection.client_name};
   }
 
   Callback<absl::Status> AnswerTo(uint64_t id, Answer::Kind kind) {
@@ -400,7 +400,7 @@ class Server final : public DescriptorServer {
     auto& opened = *response.mutable_open_session();
     opened.set_version(kProtocolVersion);
     opened.set_session_id(answer.session.value());
-    opened.set_token(registry_->Add({answer.session, InfoOf(connection), connection.client_name}));
+    opened.set_token(registry_->Add({answer.session, InfoOf(connection)}));
     opened.set_node(options_.node);
     opened.set_boot_id(options_.boot.value());
     options_.log->info("session_opened session={} pid={} uid={} tenant={} client={}", answer.session.value(),

@@ -18,7 +18,6 @@ namespace railsd {
 struct SessionIdentity {
   SessionId id;
   SessionInfo info;
-  std::string client_name;
 };
 
 // The descriptor server fills it, the gRPC services read it. Any thread may use it.

@@ -104,6 +104,7 @@ class Tenants(harness.ClusterTest):
         self.connected(0, own="box")  # as root of a container
         tenants = sorted((session["uid"], session["tenant"]) for session in self.status(0)["sessions"])
         self.assertEqual(tenants, [(0, "box"), (RED, "red"), (BLUE, "blue"), (STRANGER, "blue"), (STRANGER, "blue")])
+        self.assertEqual({session["client_name"] for session in self.status(0)["sessions"]}, {"test trainer"})
         text = self.cluster.ctl(self.cluster.nodes[0], "tenants").stdout
         self.assertRegex(text, r"red +3 +0 +1 of 3 +0 of 6 +0 B of 8.*MiB")
 

@@ -12,6 +12,7 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/rail_counter.h"
 #include "client/railsctl/table.h"
+#include "client/railsctl/top/line.h"
 #include "common/json/names.h"
 
 namespace rails::ctl {
@@ -35,11 +36,12 @@ std::string SessionTable(const v1::GetStatusResponse& status, bool color) {
                {"TENANT"},
                {"SEGMENTS", Align::kRight},
                {"MEMORY", Align::kRight},
-               {"GROUPS", Align::kRight}});
+               {"GROUPS", Align::kRight},
+               {"CLIENT"}});
   for (const auto& session : status.sessions()) {
     table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
                   session.tenant(), absl::StrCat(session.segments()), FormatBytes(session.segment_bytes()),
-                  absl::StrCat(session.memberships())});
+                  absl::StrCat(session.memberships()), Printable(session.client_name())});
   }
   return table.Render(color);
 }

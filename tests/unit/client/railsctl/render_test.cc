@@ -261,7 +261,12 @@ TEST(RenderStatus, TroubleStandsOut) {
   group->set_world_size(4);
   group->add_local_ranks(0);
   group->add_local_ranks(1);
+  v1::SessionStatus* session = status.add_sessions();
+  session->set_session_id(5);
+  session->set_client_name("train\n.py");
   const std::string text = RenderStatus(status, false);
+  EXPECT_THAT(text, HasSubstr("GROUPS  CLIENT\n"));
+  EXPECT_THAT(text, HasSubstr("     0  train?.py\n")) << "a name cannot break the table";
   EXPECT_THAT(text, HasSubstr("state     DRAINING: new jobs are refused\n"));
   EXPECT_THAT(text, HasSubstr("uptime    2m 05s\n"));
   EXPECT_THAT(text, HasSubstr("BROKEN: rank 3 died"));

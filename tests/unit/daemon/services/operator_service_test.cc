@@ -21,6 +21,7 @@ TEST_F(ServicesTest, OperatorsSeePeersThatWereNeverUp) {
   snapshot.finished_jobs = {Report(2, JobState::kDone), Report(1, JobState::kFailed)};
   snapshot.rails.resize(1);
   snapshot.rails[0].name = "rail0";
+  snapshot.sessions.push_back({SessionId(7), {.pid = 12, .tenant = "t", .client_name = "train.py"}, 0, 0, 0});
   agent_.SetSnapshot(snapshot);
   grpc::ClientContext a, b, c, d;
   rails::v1::ListPeersResponse peers;
@@ -37,6 +38,8 @@ TEST_F(ServicesTest, OperatorsSeePeersThatWereNeverUp) {
   rails::v1::GetStatusResponse status;
   ASSERT_TRUE(operators_->GetStatus(&c, {}, &status).ok());
   EXPECT_EQ(status.version(), "9.9");
+  ASSERT_EQ(status.sessions_size(), 1);
+  EXPECT_EQ(status.sessions(0).client_name(), "train.py");
   rails::v1::ListRailsResponse rails;
   ASSERT_TRUE(operators_->ListRails(&d, {}, &rails).ok());
   EXPECT_EQ(rails.rails(0).name(), "rail0");

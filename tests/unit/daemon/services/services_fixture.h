@@ -54,7 +54,7 @@ class ServicesTest : public ::testing::Test {
     groups_ = rails::v1::GroupService::NewStub(channel_);
     jobs_ = rails::v1::JobService::NewStub(channel_);
     operators_ = rails::v1::OperatorService::NewStub(channel_);
-    token_ = registry_.Add({SessionId(4), {12, 34, 56, "t"}, "test"});
+    token_ = registry_.Add({SessionId(4), {12, 34, 56, "t", "test"}});
   }
 
   void Authenticate(grpc::ClientContext* context) { context->AddMetadata("rails-session-token", token_); }

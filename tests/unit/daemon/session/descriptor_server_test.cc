@@ -79,7 +79,7 @@ TEST_F(DescriptorServerTest, OpensASessionWithATokenAndAPidfdOfTheDaemon) {
   ASSERT_TRUE(identity);
   EXPECT_EQ(identity->info.pid, getpid());
   EXPECT_EQ(identity->info.uid, getuid());
-  EXPECT_EQ(identity->client_name, "test");
+  EXPECT_EQ(identity->info.client_name, "test");
   std::string wrong = response.open_session().token();
   wrong[0] = wrong[0] == 'a' ? 'b' : 'a';
   EXPECT_FALSE(registry_.Find(wrong));
