@@ -101,16 +101,25 @@ CommandLine ParseCommandLine(int argc, char** argv) {
 
 namespace {
 
-// Replaces the host of both listeners; a listener that is off stays off.
-absl::Status ListenAt(const std::string& host, Config* config) {
+absl::Status ListenError(absl::string_view text, absl::string_view mistake) {
+  return absl::InvalidArgumentError(absl::StrCat("--listen: '", text, "': ", mistake));
+}
+
+// Replaces the host of both listeners; a listener that is off stays off. `text` is a host, or an IPv6 address in
+// brackets.
+absl::Status ListenAt(const std::string& text, Config* config) {
+  const absl::StatusOr<HostPort> given = ParseHostPort(text, /*port_optional=*/true);
+  const std::string host = given.ok() ? given->host : text;
+  if (text != host && text != absl::StrCat("[", host, "]")) {
+    return ListenError(text, absl::StrCat("give the host without a port, as in ", host,
+                                          "; control.listen and metrics.listen have the ports"));
+  }
   for (std::string* listen : {&config->control_listen, &config->metrics_listen}) {
     if (listen->empty()) continue;
     const absl::StatusOr<HostPort> address = ParseHostPort(*listen, /*port_optional=*/false);
     if (!address.ok()) return address.status();
     *listen = FormatHostPort({host, address->port});
-    if (const std::string mistake = ListenMistake(*listen); !mistake.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("--listen: '", host, "': ", mistake));
-    }
+    if (const std::string mistake = ListenMistake(*listen); !mistake.empty()) return ListenError(text, mistake);
   }
   return absl::OkStatus();
 }

@@ -39,6 +39,11 @@ class Configuration(unittest.TestCase):
         run = self.railsd(both, "--print-config", "--listen", "10.0.0.0/40")
         self.assertEqual(run.returncode, 3)
         self.assertIn("--listen: '10.0.0.0/40': not a network", run.stderr)
+        printed = self.railsd(both, "--print-config", "--listen", "[fd00::7]").stdout
+        self.assertIn('listen: "[fd00::7]:7471"', printed)
+        run = self.railsd(both, "--print-config", "--listen", "[fd00::7]:7000")
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("--listen: '[fd00::7]:7000': give the host without a port, as in fd00::7;", run.stderr)
 
     def test_bad(self):
         for arguments in (["--check-config"], []):
