@@ -21,14 +21,14 @@ namespace railsd {
   X(tx_chunks, kAll, "chunks", "direction", "tx", "Chunks acknowledged (tx) and frames arrived whole (rx).")        \
   X(rx_chunks, kAll, "chunks", "direction", "rx", "")                                                               \
   X(tx_fences, kAll, "fences", "direction", "tx",                                                                   \
-    "Fences; each says that all that the rail was given of an exchange until then has arrived.")                    \
+    "Fences. A fence says that all bytes that the rail had of an exchange until then have arrived.")                \
   X(rx_fences, kAll, "fences", "direction", "rx", "")                                                               \
   X(tx_system_calls, kAll, "system_calls", "direction", "tx",                                                       \
     "System calls that moved payload; RDMA: posts (tx), sleeps until a completion (rx).")                           \
   X(rx_system_calls, kAll, "system_calls", "direction", "rx", "")                                                   \
   X(protocol_errors, kAll, "errors", "kind", "protocol",                                                            \
-    "Data connections that failed: closed for what they sent (protocol), whose HELLO had the wrong version, node, " \
-    "boot id or rail (refused), disconnect, connect; endpoint: queue pairs that went into error.")                  \
+    "Failed data connections: closed because of invalid data (protocol), because their HELLO had a wrong version, " \
+    "node, boot id or rail (refused), disconnect, connect; endpoint: queue pairs that went into error.")            \
   X(refused_connections, kAll, "errors", "kind", "refused", "")                                                     \
   X(disconnects, kAll, "errors", "kind", "disconnect", "")                                                          \
   X(connect_failures, kAll, "errors", "kind", "connect", "")                                                        \

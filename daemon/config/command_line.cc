@@ -54,27 +54,27 @@ CommandLine ParseCommandLine(int argc, char** argv) {
                                            "Print the whole configuration with its defaults as YAML, and exit.")
                          ->excludes("--check-config");
   app.add_flag("--resolve", out.resolve,
-               "With --print-config: with the rails and addresses that this machine has for it.")
+               "With --print-config: print the rails and addresses that the configuration gives on this machine.")
       ->needs(print_flag);
   auto* list_flag =
       app.add_flag_callback("--list-devices", does(Action::kListDevices),
                             "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
           ->excludes(config);
   app.add_flag_callback("--metrics-table", does(Action::kMetricsTable),
-                        "Print what is exported to Prometheus as a table in Markdown, and exit.")
+                        "Print the metrics for Prometheus as a table in Markdown, and exit.")
       ->excludes(config);
   app.add_flag_callback("--config-table", does(Action::kConfigTable),
                         "Print every key of the configuration as a table in Markdown, and exit.")
       ->excludes(config);
-  app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
+  app.add_flag("--json", out.json, "With --list-devices: print JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
   app.add_option(
          "--listen", out.listen,
          "Use this address, network or interface in control.listen and metrics.listen, with the configured ports.")
       ->type_name("HOST")
-      ->check([](const std::string& host) { return host.empty() ? "it is empty" : ""; });
+      ->check([](const std::string& host) { return host.empty() ? "the host is empty" : ""; });
   app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
-  app.add_option("--log-level", out.log_level, "Log from this level on: trace, debug, info, warning or error.")
+  app.add_option("--log-level", out.log_level, "Lowest level that is logged: trace, debug, info, warning or error.")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
       ->type_name("LEVEL");
   app.add_option("--log-format", out.log_format, "Write log lines as text or as json.")
@@ -130,7 +130,9 @@ absl::StatusOr<Config> ConfigFor(const CommandLine& line) {
   absl::StatusOr<Config> config = LoadConfig(line.config_path);
   if (!config.ok()) return config.status();
   if (!line.node.empty()) {
-    if (!IsName(line.node, 253)) return absl::InvalidArgumentError(absl::StrCat("--node: '", line.node, "': no name"));
+    if (!IsName(line.node, 253))
+      return absl::InvalidArgumentError(
+          absl::StrCat("--node: '", line.node, "': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"));
     config->node = line.node;
   }
   if (!line.listen.empty()) {

@@ -40,7 +40,8 @@ Mistakes CheckTls(const Texts& given, TlsConfig& tls) {
   if (tls.mode == TlsMode::kMutual) return out;
   out.clear();
   if (any) out.emplace_back("", "mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual");
-  if (tls.data == TlsData::kKernel) out.emplace_back("", "data: kernel needs mode: mutual, which its keys come from");
+  if (tls.data == TlsData::kKernel)
+    out.emplace_back("", "data: kernel needs mode: mutual, because the keys of data connections travel over the links");
   return out;
 }
 
@@ -68,7 +69,7 @@ std::string RailAddressMistake(const std::string& text, RailAddresses& taken) {
   const bool added = ports.insert(own.port).second;
   if (own.port != 0 && !added) return "another rail listens on this address and port";
   if (!shared || own.host == "::1" || absl::StartsWith(own.host, "127.")) return "";
-  return "another rail has this address; rails that share one, for tests, need a port each";
+  return "another rail has this address; rails that share an address (for tests) need a port each";
 }
 
 bool IsPattern(const RailSpec& rail) {
@@ -101,7 +102,7 @@ Mistakes CheckRail(const Texts& given, const std::vector<RailSpec>& rails, RailS
     out.emplace_back("", "a verbs rail has a device and neither address nor interface");
   }
   if (IsPattern(rail) && !rail.name.empty()) {
-    out.emplace_back("", "a pattern may give several rails, so it has no name");
+    out.emplace_back("", "a pattern may give several rails, so its entry has no name");
   }
   return out;
 }
@@ -357,7 +358,7 @@ std::vector<Field> ConfigFields(Config& c) {
   };
   const auto metrics_address = [](const std::string& text) {
     // Debian builds the library without IPv6.
-    return absl::StartsWith(text, "[") ? "the library that serves HTTP knows no IPv6" : ListenMistake(text);
+    return absl::StartsWith(text, "[") ? "the HTTP library has no IPv6; give an IPv4 address" : ListenMistake(text);
   };
   const Fields metrics = {
       Text("listen", c.metrics_listen, metrics_address),

@@ -129,7 +129,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optiona
     if (close == absl::string_view::npos) return bad("a bracket is not closed");
     out.host = std::string(port.substr(0, close));
     port.remove_prefix(close + 1);
-    if (!port.empty() && port[0] != ':') return bad("something follows the bracket");
+    if (!port.empty() && port[0] != ':') return bad("text other than a port follows the bracket");
   } else {
     const size_t colon = text.find(':');
     const bool several = colon != text.rfind(':');  // a bare IPv6 address

@@ -93,7 +93,7 @@ absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view l
   const absl::string_view name = level == "warn" ? "warning" : level;
   if (std::find(std::begin(kLevels), std::end(kLevels), name) == std::end(kLevels)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("there is no log level '", level, "': it is one of ", absl::StrJoin(kLevels, ", ")));
+        absl::StrCat("unknown log level '", level, "'; give one of ", absl::StrJoin(kLevels, ", ")));
   }
   const spdlog::level::level_enum before = log->level(), after = spdlog::level::from_str(std::string(name));
   const std::string before_name = LogLevelOf(*log);

@@ -47,7 +47,7 @@ absl::StatusOr<pid_t> ListenerAt(const std::string& path, int type) {
   const UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": socket"));
   if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno != EAGAIN) {
-    return absl::NotFoundError("nobody listens");
+    return absl::NotFoundError("no process listens");
   }
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -59,7 +59,8 @@ absl::Status RemoveStale(const std::string& path, int type) {
   if (lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
   }
-  if (!S_ISSOCK(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": in the way, and no socket"));
+  if (!S_ISSOCK(info.st_mode))
+    return absl::FailedPreconditionError(absl::StrCat(path, ": exists and is not a socket; remove it"));
   const absl::StatusOr<pid_t> listener = ListenerAt(path, type);
   if (listener.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": process ", *listener, " listens there already"));
@@ -132,10 +133,10 @@ absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
   if (!S_ISDIR(info.st_mode))
-    return absl::FailedPreconditionError(absl::StrCat("socket_dir: '", path, "': no directory"));
+    return absl::FailedPreconditionError(absl::StrCat("socket_dir: '", path, "': not a folder"));
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("socket_dir: '", path, "': everybody may replace files in it; take the write permission away"));
+        absl::StrCat("socket_dir: '", path, "': every user may replace files in it; chmod o-w, or set the sticky bit"));
   }
   const std::string lock_path = path + "/railsd.lock";
   UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -143,8 +144,8 @@ absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     char pid[32] = {};
     const ssize_t size = pread(lock.get(), pid, sizeof(pid) - 1, 0);
-    return absl::FailedPreconditionError(
-        absl::StrCat("socket_dir: '", path, "': another railsd runs here, process ", size > 0 ? pid : "unknown"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "socket_dir: '", path, "': another railsd uses this folder, process ", size > 0 ? pid : "unknown"));
   }
   const std::string pid = absl::StrCat(getpid());
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
@@ -161,7 +162,8 @@ absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, path);
     struct stat info;
     if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-    if (!S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": in the way, and no folder"));
+    if (!S_ISDIR(info.st_mode))
+      return absl::FailedPreconditionError(absl::StrCat(path, ": exists and is not a folder; remove it"));
     if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, ": uid ", info.st_uid, " or others could replace the sockets in it; remove it"));
@@ -179,7 +181,7 @@ absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::
   if (!place.valid() || fstat(place.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
   if (!S_ISSOCK(info.st_mode) && !S_ISDIR(info.st_mode)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": neither a socket nor a folder; somebody has replaced it"));
+        absl::StrCat(path, ": neither a socket nor a folder; another process has replaced it"));
   }
   if (!group.empty()) {
     const std::optional<uint32_t> number = GroupNumber(group);

@@ -75,7 +75,7 @@ class AutoRule {
     }
     if (take_.empty()) return verbs::CheckUsable(port, config_.verbs.gid_index);
     const bool taken = std::any_of(take_.begin(), take_.end(), [&](const PortRule& rule) { return Fits(rule, port); });
-    return taken ? absl::OkStatus() : left("no rule of auto_rails.take fits");
+    return taken ? absl::OkStatus() : left("no rule of auto_rails.take matches");
   }
 
  private:
@@ -102,7 +102,8 @@ class Choice {
       if (absl::Status status = Add(entry, port); !status.ok()) return status;
     }
     if (rails_.size() > before) return absl::OkStatus();
-    return absl::NotFoundError(absl::StrCat("rails: no RDMA port fits device '", entry.device, "'; ", Names(ports_)));
+    return absl::NotFoundError(
+        absl::StrCat("rails: no RDMA port matches device '", entry.device, "'; ", Names(ports_)));
   }
 
   absl::Status AddAuto() {
@@ -117,7 +118,7 @@ class Choice {
       }
     }
     const std::string others = reasons.empty() ? Names(ports_) : absl::StrJoin(reasons, "; ");
-    if (rails_.empty()) return absl::NotFoundError(absl::StrCat("rails: auto: no RDMA port for it; ", others));
+    if (rails_.empty()) return absl::NotFoundError(absl::StrCat("rails: auto: no RDMA port can be a rail; ", others));
     const uint32_t count = config_.auto_rails_choice.count;
     if (count == 0 || rails_.size() == count) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -150,8 +151,9 @@ class Choice {
       if (!rails_[i].name.empty()) continue;
       rails_[i].name = absl::StrCat("rail", i);
       if (!names_.insert(rails_[i].name).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("rails: '", rails_[i].name, "' is the name of a rail, and what rail ", i, " would be called"));
+        return absl::InvalidArgumentError(absl::StrCat("rails: '", rails_[i].name,
+                                                       "' is the name of another rail, and the default name of rail ",
+                                                       i, "; give one of them another name"));
       }
     }
     return std::move(rails_);
@@ -160,7 +162,7 @@ class Choice {
  private:
   absl::Status Add(const RailSpec& entry, const RdmaPort& port) {
     if (!devices_.insert(port.Name()).second) {
-      return absl::InvalidArgumentError(absl::StrCat("rails: ", port.Name(), " is taken by two entries"));
+      return absl::InvalidArgumentError(absl::StrCat("rails: ", port.Name(), " is named by two entries"));
     }
     RailSpec rail = entry;
     rail.kind = RailKind::kVerbs;

@@ -47,11 +47,11 @@ void ConnectionLoop::ReadFrames(const SocketPtr& connection) {
   for (int reads = 0; reads < reads_per_turn_; ++reads) {
     const absl::StatusOr<bool> more = connection->Read();
     if (!more.ok()) {
-      return End(connection, connection->closed() ? absl::CancelledError("closed here") : more.status());
+      return End(connection, connection->closed() ? absl::CancelledError("closed by this node") : more.status());
     }
     if (!*more) return;
     while (true) {
-      if (connection->closed()) return End(connection, absl::CancelledError("closed here"));
+      if (connection->closed()) return End(connection, absl::CancelledError("closed by this node"));
       const absl::StatusOr<std::optional<Frame>> frame = connection->reader().Next();
       if (!frame.ok()) {
         const std::string why(frame.status().message());

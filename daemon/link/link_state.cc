@@ -27,7 +27,7 @@ LinkState::Effect LinkState::OnHello(const PeerHello& hello, uint32_t generation
   if (hello_ && hello_->boot == hello.boot && peer_generation_ == generation) return Effect::kNone;
   if (up_) {
     *down = hello_->boot != hello.boot ? absl::StrCat("node ", hello.node, " has restarted")
-                                       : absl::StrCat("node ", hello.node, " had lost this node");
+                                       : absl::StrCat("node ", hello.node, " counted this node as lost");
   }
   // A late HELLO of a former life may end the link here. The new generation makes the peer's daemon end it too.
   if (hello_ && hello_->boot != hello.boot) ++own_generation_;

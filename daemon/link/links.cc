@@ -199,7 +199,7 @@ class LinksImpl final : public Links, private ConnectionOwner {
   void EndOldestHalfOpen() {
     const SocketPtr connection = own_.all().at(half_open_.begin()->first);
     Refuse(Limit::kHalfOpen, connection->address());
-    own_.End(connection, absl::ResourceExhaustedError("limits.max_half_open: others came after it"));
+    own_.End(connection, absl::ResourceExhaustedError("limits.max_half_open: a newer connection took its place"));
   }
 
   void Publish() const { options_.counters->half_open.store(half_open_.size(), std::memory_order_relaxed); }

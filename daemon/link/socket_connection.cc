@@ -105,7 +105,7 @@ absl::StatusOr<bool> SocketConnection::Open() {
     connected_ = true;
   }
   absl::MutexLock lock(&mutex_);
-  if (closed_) return absl::CancelledError("closed here");
+  if (closed_) return absl::CancelledError("closed by this node");
   if (context_ != nullptr) {
     if (tls_ == nullptr) {
       const TlsSession::Side side = origin_.dialled ? TlsSession::Side::kDialler : TlsSession::Side::kAcceptor;
@@ -146,9 +146,10 @@ absl::StatusOr<bool> SocketConnection::Read() {
     return Lost(errno);
   }
   if (got == 0) {
-    return absl::UnavailableError(reader_.anything_came() ? "the other end closed the connection"
-                                                          : "the other end closed the connection without a word: is "
-                                                            "that a railsd, and has it tls.mode as this node has?");
+    return absl::UnavailableError(
+        reader_.anything_came()
+            ? "the other end closed the connection"
+            : "the other end closed the connection and sent nothing: is it a railsd, with this node's tls.mode?");
   }
   reader_.Arrived(static_cast<size_t>(got));
   return true;

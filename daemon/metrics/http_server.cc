@@ -153,12 +153,12 @@ class Server final : public HttpServer {
     const Server* server = static_cast<const Server*>(request->user_data);
     const std::string method = request->request_method;
     if (method != "GET" && method != "HEAD") {
-      Send(connection, Text(405, "only GET and HEAD are answered here"), true, "Allow: GET, HEAD\r\n");
+      Send(connection, Text(405, "only GET and HEAD are supported"), true, "Allow: GET, HEAD\r\n");
       return 405;
     }
     HttpAnswer answer;
     if (HasBody(connection)) {
-      answer = Text(400, "a request with a body: none is wanted here");
+      answer = Text(400, "requests with a body are refused");
     } else {
       // Compares the path as it was sent: no path of this server needs cleaning first.
       const auto found = server->options_.paths.find(request->local_uri_raw == nullptr ? "" : request->local_uri_raw);
@@ -186,7 +186,7 @@ class Server final : public HttpServer {
   }
 
   std::string Known() const {
-    std::string text = "nothing here; there are:";
+    std::string text = "unknown path; known paths:";
     for (const auto& [path, handler] : options_.paths) absl::StrAppend(&text, " ", path);
     return text;
   }
@@ -202,9 +202,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   auto server = std::make_unique<Server>(std::move(options));
   if (absl::Status status = server->Listen(); !status.ok()) {
     // civetweb's own message names neither the port nor the cause.
-    return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen,
-                                               "': cannot listen there: the address is not ",
-                                               "this node's or is in use (", status.message(), ")"));
+    return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen, "': cannot listen: the address is not ",
+                                               "this node's, or is in use (", status.message(), ")"));
   }
   return server;
 }

@@ -79,10 +79,9 @@ constexpr const char* kKindNames[] = {"counter", "gauge", "histogram"};  // by M
 
 std::string MetricTableMarkdown() {
   std::string text =
-      "# Metrics of railsd\n\n"
-      "Made by `railsd --metrics-table` from `daemon/metrics/metric_table.*`; change that, not this page.\n"
-      "Served at `metrics.listen`, path `/metrics`.\n\n"
-      "| name | type | unit | labels | what it tells |\n|---|---|---|---|---|\n";
+      "# Metrics of railsd\n\nMade by `railsd --metrics-table` from `daemon/metrics/metric_table.*`; change that, not "
+      "this page.\nServed at `metrics.listen`, path `/metrics`.\n\n| name | type | unit | labels | meaning "
+      "|\n|---|---|---|---|---|\n";
   for (const MetricInfo& metric : kMetricTable) {
     absl::StrAppend(&text, "| `", metric.name, "` | ", kKindNames[static_cast<size_t>(metric.kind)], " | ",
                     UnitOf(metric.name), " | ", absl::StrReplaceAll(metric.labels, {{",", ", "}}), " | ", metric.help,

@@ -165,7 +165,7 @@ absl::Status PeerHub::CheckBoot(const PeerHello& hello) {
     // Boot ids are random, so one node has copied the other's. The node that used it first is believed.
     return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " says boot id ",
                                                       absl::Hex(hello.boot.value(), absl::kZeroPad16), ", which node ",
-                                                      node, " has said before: one of them lies; restart both"));
+                                                      node, " has said before: two daemons have it; restart both"));
   }
   return absl::OkStatus();
 }
@@ -295,10 +295,10 @@ std::string PeerHub::KeyFrame(HubPeer& peer) {
 
 void PeerHub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string_view told) {
   DataKey key;
-  if (options_.node < peer.node) return Break(connection, "tells a key, which this node draws");
-  if (told.size() != key.size()) return Break(connection, absl::StrCat("a key of ", told.size(), " bytes"));
+  if (options_.node < peer.node) return Break(connection, "sends a key, but this node draws the key");
+  if (told.size() != key.size()) return Break(connection, absl::StrCat("sends a key of ", told.size(), " bytes"));
   std::memcpy(key.data(), told.data(), key.size());
-  if (peer.key && !SameKey(*peer.key, key)) return Break(connection, "another key than before for this link");
+  if (peer.key && !SameKey(*peer.key, key)) return Break(connection, "sends another key than before for this link");
   peer.key = key;
   peer.link.OnHeard(SteadyNow());
   Confirm(peer);

@@ -109,9 +109,9 @@ absl::Status PeerHub::CheckShare(const HubPeer& peer, size_t bytes) {
   if (messages < max_messages && used <= max_bytes && bytes <= max_bytes - used) return absl::OkStatus();
   ++counters_.messages_held_back;
   return absl::ResourceExhaustedError(
-      absl::StrCat("node ", peer.node, " has not taken ", messages, " messages of ", used,
-                   " bytes yet, and with one of ", bytes, " they would be more than jobs may leave waiting for it (",
-                   max_messages, " of ", max_bytes, "); try again when it has caught up"));
+      absl::StrCat("node ", peer.node, " has not acknowledged ", messages, " messages of ", used,
+                   " bytes, and one more of ", bytes, " bytes would pass the limit for messages of jobs (",
+                   max_messages, " of ", max_bytes, "); submit again when the node has acknowledged some"));
 }
 
 absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share,
@@ -127,7 +127,7 @@ absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<
     if (absl::Status fits = CheckShare(peer, bytes); !fits.ok()) return fits;
   }
   if (!peer.outbox.Push(std::move(message), epoch, receipt)) {
-    Lose(peer, absl::StrCat("node ", peer.node, " does not take messages: ", peer.outbox.messages(), " of ",
+    Lose(peer, absl::StrCat("node ", peer.node, " does not acknowledge messages: ", peer.outbox.messages(), " of ",
                             peer.outbox.bytes(), " bytes are unacknowledged"));
     return absl::OkStatus();
   }
@@ -197,7 +197,8 @@ void PeerHub::Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) {
   ++counters_.messages_in;
   const bool awaited = ReceiptOf(*message).has_value();
   if (!agent_->OnPeerMessage(peer.node, peer.link.hello().boot, *std::move(message))) {
-    return Lose(peer, absl::StrCat("the messages of node ", peer.node, " outran the agent of node ", options_.node));
+    return Lose(peer, absl::StrCat("node ", peer.node, " sends messages faster than the engine of node ", options_.node,
+                                   " takes them"));
   }
   if (awaited) return Acknowledge(peer, last_tick_);
   AcknowledgeIfMany(peer);

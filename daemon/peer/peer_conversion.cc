@@ -278,7 +278,8 @@ ControlMessage ReadRehomed(const pb::Rehomed& in, FieldReader* r) {
     if ((state == Rehomed::State::kOpen) != (exchange.round() > 0)) {
       r->Fail("exchanges.round", absl::StrCat(exchange.round(), " of state ", exchange.state()));
     }
-    if (state != Rehomed::State::kOpen && exchange.has_keys()) r->Fail("exchanges.keys", "of one that is not open");
+    if (state != Rehomed::State::kOpen && exchange.has_keys())
+      r->Fail("exchanges.keys", "set, but the exchange is not open");
     out.exchanges.push_back({r->Job(exchange.job(), "exchanges.job"), state, exchange.round(),
                              ReadKeys(exchange.keys(), "exchanges.keys", r)});
   }
@@ -306,8 +307,8 @@ ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
 }
 
 RailState ReadRailState(const pb::RailState& in, FieldReader* r) {
-  if (in.usable() && in.drained()) r->Fail("drained", "of a usable rail");
-  if (in.usable() && in.down()) r->Fail("down", "of a usable rail");
+  if (in.usable() && in.drained()) r->Fail("drained", "set, but the rail is usable");
+  if (in.usable() && in.down()) r->Fail("down", "set, but the rail is usable");
   return {r->Rail(in.rail(), "rail"), in.usable(), in.drained(), in.down()};
 }
 
@@ -408,8 +409,8 @@ void HelloTo(const HelloFacts& facts, pb::Hello* out) {
 
 absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own_node, uint32_t own_max_world_size) {
   if (!IsName(in.node(), 253)) {
-    return Invalid(absl::StrCat("hello.node: '", absl::CEscape(in.node().substr(0, 64)), "' is no node name (told to ",
-                                own_node, ")"));
+    return Invalid(absl::StrCat("hello.node: '", absl::CEscape(in.node().substr(0, 64)),
+                                "' is no node name (in a HELLO to ", own_node, ")"));
   }
   const std::string both = absl::StrCat("node ", in.node(), " to node ", own_node, ": hello.");
   if (in.min_version() > kPeerProtocolVersion || in.max_version() < kPeerProtocolVersion) {

@@ -24,7 +24,8 @@ std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
       absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after));
   switch (peer.probe.reach()) {
     case Reach::kListening:
-      return absl::StrCat(heard, "; its machine takes connections, so its daemon is frozen or far too busy");
+      return absl::StrCat(heard,
+                          "; its machine accepts connections, so its daemon is stopped or gets no processor time");
     case Reach::kSilent:
       return absl::StrCat(heard, "; its machine does not answer either: it is down, or cut off from this node");
     case Reach::kRefused:
@@ -155,7 +156,7 @@ absl::Status PeerHub::Redial(const std::string& node) {
   }
   if (peer->connection == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("node ", node, " has no connection now, and is dialled in any case: ", peer->why));
+        absl::StrCat("node ", node, " is not connected, and this node dials it already: ", peer->why));
   }
   for (const auto& target : targets_) {
     if (!target->present || (target->node != node && target->expected_node != node)) continue;
@@ -258,7 +259,7 @@ std::string PeerHub::WithOwnPause(const std::string& why, absl::Time now) const 
   if (!paused && now - pause_ended_ > options_.lost_after) return why;
   const absl::Duration pause = absl::Trunc(paused ? present : pause_, absl::Milliseconds(1));
   return absl::StrCat("the daemon of ", options_.node, " itself had not run for ", absl::FormatDuration(pause),
-                      " before: it was stopped, or its machine is far too busy; ", why);
+                      " before: it was stopped, or got no processor time; ", why);
 }
 
 void PeerHub::Lose(HubPeer& peer, const std::string& why, bool ended) {

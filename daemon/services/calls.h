@@ -34,7 +34,7 @@ class Call {
   bool Answer(
       const absl::Status& status, Fill fill = [](google::protobuf::Message*) {},
       rails::v1::RefusedScope refused = rails::v1::REFUSED_SCOPE_UNSPECIFIED);
-  void GiveUp() { Answer(absl::CancelledError("the client gave the call up")); }
+  void GiveUp() { Answer(absl::CancelledError("the client cancelled the call")); }
   bool finished() const;
   // `undo` runs if the client gives the call up at the same time as Answer() finishes it. Only for carriers whose
   // client cannot tell that it has been answered.

@@ -41,7 +41,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
     if (finished_) return;
     finished_ = true;
     calls_->Count(kWatchJobs, absl::StatusCode::kCancelled);
-    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave the call up"));
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled the call"));
   }
   void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
 

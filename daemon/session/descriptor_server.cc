@@ -333,7 +333,7 @@ class Server final : public DescriptorServer {
                     absl::StatusCode::kFailedPrecondition);
     }
     if (options_.rings == nullptr)
-      return Refuse(id, connection, "open_ring: no rings", absl::StatusCode::kUnimplemented);
+      return Refuse(id, connection, "open_ring: this daemon offers no rings", absl::StatusCode::kUnimplemented);
     const absl::StatusOr<RingDescriptors> ring =
         options_.rings->Open(connection.session, [mailbox = mailbox_, id](const std::string& why) {
           mailbox->Push({id, Answer::Kind::kRingFailed, absl::AbortedError(why), SessionId()});
@@ -371,7 +371,7 @@ class Server final : public DescriptorServer {
       if (it == connections_.end()) {
         // The trainer left before its session was open.
         if (answer.kind == Answer::Kind::kOpen && answer.status.ok())
-          CloseSession(answer.session, "the trainer left at once");
+          CloseSession(answer.session, "the trainer disconnected before its session was open");
         continue;
       }
       if (answer.kind == Answer::Kind::kRingFailed) {

@@ -49,10 +49,11 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
   struct stat about = {};
   if (file == nullptr || fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return Wrong(key, path, "not a file");
   if (secret && (about.st_mode & 0007) != 0) {
-    return Wrong(key, path,
-                 absl::StrFormat("mode %04o lets everybody on this machine use the key; chmod 0600, or 0640 with a "
-                                 "group of its own",
-                                 about.st_mode & 07777));
+    return Wrong(
+        key, path,
+        absl::StrFormat(
+            "mode %04o lets every user of this machine use the key; chmod 0600, or 0640 with a group of its own",
+            about.st_mode & 07777));
   }
   // Reads one byte more than expected, to detect a file that is too large or grows meanwhile.
   std::string text(std::min<size_t>(static_cast<size_t>(about.st_size), kMaxTlsFileBytes) + 1, '\0');

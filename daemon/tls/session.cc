@@ -166,7 +166,7 @@ absl::Status TlsContext::Take(const TlsMaterial& material) {
   // Overrides OpenSSL's own configuration file, which may allow other versions.
   if (SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context_, TLS1_3_VERSION) != 1) {
-    return Unusable("no TLS 1.3");
+    return Unusable("TLS 1.3 cannot be set");
   }
   SSL_CTX_set_options(context_, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_clear_options(context_, SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_ENABLE_KTLS);
@@ -313,7 +313,7 @@ absl::Status TlsSession::CheckPeer() const {
   // Second check: OpenSSL has already refused these cases.
   if (SSL_version(ssl_) != TLS1_3_VERSION || SSL_get0_peer_certificate(ssl_) == nullptr ||
       SSL_get_verify_result(ssl_) != X509_V_OK || SSL_session_reused(ssl_) != 0) {
-    return absl::UnauthenticatedError("tls: the handshake proves nothing about the other end");
+    return absl::UnauthenticatedError("tls: the handshake did not authenticate the other end");
   }
   return absl::OkStatus();
 }
@@ -428,14 +428,14 @@ absl::Status TlsSession::Failure(int error) {
   }
   const absl::string_view when = established_ ? "" : " in the handshake";
   if (at_end_) {
-    return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": closed without TLS's end"));
+    return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": closed without close_notify"));
   }
   // With any other `error`, socket_error_ means only that this end's alert could not be sent.
   if (error == SSL_ERROR_SYSCALL && socket_error_ != 0) {
     return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": ", std::strerror(socket_error_)));
   }
   return absl::UnavailableError(
-      absl::StrCat("tls: broken off", when, ": ", reason == 0 ? "unknown reason" : ReasonText(reason)));
+      absl::StrCat("tls: connection broken", when, ": ", reason == 0 ? "unknown reason" : ReasonText(reason)));
 }
 
 absl::Status TlsSession::End(absl::Status why) {

@@ -56,7 +56,7 @@ void TlsFiles::Refuse(const absl::Status& why) {
   if (why.message() == refused_) return;  // already logged
   refused_ = std::string(why.message());
   ++counters_.refused;
-  log_->error("tls_files_refused reason={} hint=\"what was read before stays in force\"", LogValue(refused_));
+  log_->error("tls_files_refused reason={} hint=\"the files read before stay in force\"", LogValue(refused_));
 }
 
 void TlsFiles::Look() {

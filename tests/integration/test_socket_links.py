@@ -41,7 +41,7 @@ class Links(unittest.TestCase):
         for name in ("client.sock", "operator.sock", "descriptors.sock", "tenants/box/client.sock",
                      "tenants/box/descriptors.sock"):
             with self.subTest(name):
-                self.assertIn(f"{name}: in the way, and no socket", self.refused(name, self.victim))
+                self.assertIn(f"{name}: exists and is not a socket", self.refused(name, self.victim))
 
     def test_where_the_lock_should_be(self):
         self.assertIn("railsd.lock: cannot open", self.refused("railsd.lock", self.victim))
@@ -49,12 +49,12 @@ class Links(unittest.TestCase):
     def test_where_a_folder_should_be(self):
         for name in ("tenants/box", "tenants"):
             with self.subTest(name):
-                self.assertIn(f"{name}: in the way, and no folder", self.refused(name, self.elsewhere))
+                self.assertIn(f"{name}: exists and is not a folder", self.refused(name, self.elsewhere))
                 if name == "tenants/box":
                     (self.folder / "n0/sockets/tenants").rmdir()
 
     def test_to_nowhere(self):
-        self.assertIn("client.sock: in the way, and no socket", self.refused("client.sock", self.elsewhere / "new"))
+        self.assertIn("client.sock: exists and is not a socket", self.refused("client.sock", self.elsewhere / "new"))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ CUT = {"partition", "daemon stopped", "pair cut"}
 PROMISES = [
     ("UNAVAILABLE", r"the daemon of node n\d is dead: .* refuses connections", {"daemon killed"}),
     ("UNAVAILABLE", r"node n\d has restarted|it restarted", {"daemon killed"}),
-    ("UNAVAILABLE", r"its daemon is frozen or far too busy", {"daemon stopped"}),
+    ("UNAVAILABLE", r"its daemon is stopped or gets no processor time", {"daemon stopped"}),
     ("UNAVAILABLE", r"it is down, or cut off from this node", {"partition", "daemon killed", "pair cut"}),
     ("UNAVAILABLE", r"nothing was heard of node n\d for", set(DAEMON)),
-    ("UNAVAILABLE", r"node n\d had lost this node", set(DAEMON)),
+    ("UNAVAILABLE", r"node n\d counted this node as lost", set(DAEMON)),
     ("UNAVAILABLE", r"no rail of n\d has reached n\d", CUT),
     ("UNAVAILABLE", r"rail \d to n\d failed in the middle of job", CUT),
     ("UNAVAILABLE", r"rank \d on n\d is gone", {"trainer killed", "daemon killed"}),
@@ -141,7 +141,8 @@ class Record:
                 continue
             if not needs or needs & there:
                 return
-            if "frozen or far too busy" in message or "nothing was heard" in message or "had lost this node" in message:
+            busy = ("stopped or gets no processor time", "nothing was heard", "counted this node as lost")
+            if any(text in message for text in busy):
                 return self.count("busy")
         self.complain(f"{where}: {code}: {message} (faults: {', '.join(sorted(there)) or 'none'})")
 

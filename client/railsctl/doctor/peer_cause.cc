@@ -17,7 +17,6 @@ struct Phrase {
 // begin with what this daemon saw, and then give the reason why its last dial failed.
 constexpr Phrase kPhrases[] = {
     {PeerCause::kTwoDaemons, "two daemons"},
-    {PeerCause::kTwoDaemons, "one of them lies"},  // about a boot id
     {PeerCause::kOwnPause, "itself had not run"},
     {PeerCause::kTls, "speaks TLS"},
     {PeerCause::kTls, "speaks no TLS"},
@@ -26,7 +25,7 @@ constexpr Phrase kPhrases[] = {
     {PeerCause::kTls, "begins with \"\\025\\003"},  // a TLS alert
     {PeerCause::kTls, "begins with \"\\026\\003"},  // the beginning of a TLS handshake
     {PeerCause::kTls, "wrong version number"},      // OpenSSL's text if the other end does not speak TLS
-    {PeerCause::kTls, "without a word"},
+    {PeerCause::kTls, "closed the connection and sent nothing"},
     {PeerCause::kCertificateName, "but its certificate is of"},
     {PeerCause::kCertificate, "refuses the other end"},
     {PeerCause::kCertificate, "refuses this node's certificate"},

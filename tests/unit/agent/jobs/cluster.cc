@@ -179,7 +179,7 @@ void Cluster::Cut(size_t a, size_t b, const std::string& why) {
 void Cluster::Meet(size_t a, size_t b) {
   for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
     const std::string& peer = nodes_[to]->name;  // for the lambda: clang 14 captures no structured binding
-    nodes_[from]->engine->OnPeerDown(peer, absl::StrCat("node ", peer, " had lost this node"));
+    nodes_[from]->engine->OnPeerDown(peer, absl::StrCat("node ", peer, " counted this node as lost"));
     std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == peer; });
     const std::string& name = nodes_[from]->name;
     std::erase_if(receipts_, [&](const Receipt& receipt) { return receipt.from == name && receipt.to == peer; });

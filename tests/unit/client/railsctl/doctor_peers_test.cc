@@ -54,10 +54,10 @@ const std::map<std::string, PeerCause> kTexts = {
      "up; give one of them another name",
      PeerCause::kTwoDaemons},
     {"a:1: node name n0: two daemons have it", PeerCause::kTwoDaemons},
-    {"node n2 says boot id 0123456789abcdef, which node n1 has said before: one of them lies; restart both",
+    {"node n2 says boot id 0123456789abcdef, which node n1 has said before: two daemons have it; restart both",
      PeerCause::kTwoDaemons},
-    {"the daemon of n0 itself had not run for 12s before: it was stopped, or its machine is far too busy; nothing was "
-     "heard of node n1 for 10s",
+    {"the daemon of n0 itself had not run for 12s before: it was stopped, or got no processor time; nothing was heard "
+     "of node n1 for 10s",
      PeerCause::kOwnPause},
     {"a:1: tls: the other daemon is of another version, or has other tls settings (it speaks no TLS): run one version "
      "of railsd on all nodes, with the same tls.mode",
@@ -71,7 +71,7 @@ const std::map<std::string, PeerCause> kTexts = {
     {"a:1: tls: the other daemon is of another version, or has other tls settings (wrong version number): run one "
      "version of railsd on all nodes, with the same tls.mode",
      PeerCause::kTls},
-    {"the other end closed the connection without a word: is that a railsd, and has it tls.mode as this node has?",
+    {"the other end closed the connection and sent nothing: is it a railsd, with this node's tls.mode?",
      PeerCause::kTls},
     {"says that it is node n1, but its certificate is of n7", PeerCause::kCertificateName},
     {"a:1: tls: this node refuses the other end: certificate verify failed (unable to get local issuer certificate); "
@@ -104,7 +104,8 @@ const std::map<std::string, PeerCause> kTexts = {
      PeerCause::kNotReached},
     {"not reached yet", PeerCause::kNotReached},
     {"a:1: no hello came within 10s", PeerCause::kNoAnswer},
-    {"nothing was heard of node n1 for 10s; its machine takes connections, so its daemon is frozen or far too busy",
+    {"nothing was heard of node n1 for 10s; its machine accepts connections, so its daemon is stopped or gets no "
+     "processor time",
      PeerCause::kNoAnswer},
     {"nothing was heard of node n1 for 10s; last: a:1: Connection refused", PeerCause::kRefused},
     {"node n1 is stopping", PeerCause::kEnded},

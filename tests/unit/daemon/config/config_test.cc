@@ -157,7 +157,7 @@ const BadCase kMistakes[] = {
     {"socket_dir: run\n", "f:2: socket_dir: 'run': not an absolute path"},
     {"socket_mode: \"0999\"\n", "f:2: socket_mode: '0999': not a file mode; write four octal digits, as in \"0660\""},
     {"metrics: {listen: \"[::1]:9471\"}\n",
-     "f:2: metrics.listen: '[::1]:9471': the library that serves HTTP knows no IPv6"},
+     "f:2: metrics.listen: '[::1]:9471': the HTTP library has no IPv6; give an IPv4 address"},
     {"control: {listen: \"127.0.0.1\"}\n",
      "f:2: control.listen: '127.0.0.1': the port is missing; write host and port, as in 10.0.0.1:7471 or "
      "[fd00::1]:7471"},
@@ -197,7 +197,8 @@ const BadCase kMistakes[] = {
     {"tls: {mode: plain_text, ca: /c}\n",
      "f:2: tls: mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual"},
     {"tls: {data: on}\n", "f:2: tls.data: 'on': not one of off, kernel"},
-    {"tls: {mode: plain_text, data: kernel}\n", "f:2: tls: data: kernel needs mode: mutual, which its keys come from"},
+    {"tls: {mode: plain_text, data: kernel}\n",
+     "f:2: tls: data: kernel needs mode: mutual, because the keys of data connections travel over the links"},
     {"tls: {refresh: 1ms}\n", "f:2: tls.refresh: '1ms': outside 100ms to 1h"},
     {"control: {listen: \"127.0.0.1:1\"}\n",
      "f: tls: missing; control.listen is set, so give certificate, key and ca for mutual TLS between nodes, or ask "
@@ -284,7 +285,7 @@ TEST(ConfigTest, RailsAreChecked) {
 }
 
 TEST(ConfigTest, NoTwoRailsShareAnAddress) {
-  const std::string shared = "another rail has this address; rails that share one, for tests, need a port each";
+  const std::string shared = "another rail has this address; rails that share an address (for tests) need a port each";
   ExpectErrors(
       {{"rails: [{address: 10.0.0.1}, {address: 10.0.0.1}]\n", "f:1: rails[1].address: '10.0.0.1': " + shared},
        {"rails: [{address: \"10.0.0.1:5\"}, {address: 10.0.0.1}]\n", "f:1: rails[1].address: '10.0.0.1': " + shared},
@@ -302,7 +303,7 @@ TEST(ConfigTest, NoTwoRailsOfPeersShareAnAddress) {
     return ErrorOf(absl::StrCat(own, "peers:\n  static:\n  - {name: n1, control: \"a:1\", rails: [", first,
                                 "]}\n  - {name: n2, control: \"b:1\", rails: [", second, "]}\n"));
   };
-  const std::string shared = "another rail has this address; rails that share one, for tests, need a port each";
+  const std::string shared = "another rail has this address; rails that share an address (for tests) need a port each";
   EXPECT_EQ(error_of("10.1.0.2, 10.1.0.2", ""), "f:7: peers.static[0].rails[1]: '10.1.0.2': " + shared);
   EXPECT_EQ(error_of("10.1.0.2, 10.2.0.2", "10.1.0.3, \"10.2.0.2:5\""),
             "f:8: peers.static[1].rails[1]: '10.2.0.2:5': " + shared);
@@ -402,7 +403,8 @@ TEST(ConfigTest, RailsOverVerbsAreChecked) {
         "f:1: rails[0]: a tcp rail has an address and no device"},
        {"rails: [{device: a, address: 10.0.0.1}]\n",
         "f:1: rails[0]: a verbs rail has a device and neither address nor interface"},
-       {"rails: [{device: \"a*\", name: x}]\n", "f:1: rails[0]: a pattern may give several rails, so it has no name"},
+       {"rails: [{device: \"a*\", name: x}]\n",
+        "f:1: rails[0]: a pattern may give several rails, so its entry has no name"},
        {"rails:\n- {device: a/0}\n- {device: a/256}\n- {device: a/}\n- {device: a/1/1}\n",
         "f:2: rails[0].device: 'a/0': the port is not a number from 1 to 255\n"
         "f:3: rails[1].device: 'a/256': the port is not a number from 1 to 255\n"

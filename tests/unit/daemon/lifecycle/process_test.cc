@@ -32,7 +32,7 @@ TEST_F(SocketDirectoryTest, IsCreatedAndHeld) {
   EXPECT_EQ(info.st_mode & 0777, 0755u);
   const auto second = SocketDirectory::Prepare(path_);
   EXPECT_EQ(second.status().message(),
-            absl::StrCat("socket_dir: '", path_, "': another railsd runs here, process ", getpid()));
+            absl::StrCat("socket_dir: '", path_, "': another railsd uses this folder, process ", getpid()));
 }
 
 TEST_F(SocketDirectoryTest, StaleSocketsAreReplacedAndLivingOnesAreNot) {
@@ -72,14 +72,14 @@ TEST_F(SocketDirectoryTest, AccessIsNotChangedThroughALink) {
 TEST_F(SocketDirectoryTest, WhatIsNoSocketIsNeverRemoved) {
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
   std::ofstream(path_ + "/client.sock") << "precious";
-  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("in the way, and no socket"));
+  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("exists and is not a socket"));
   EXPECT_EQ(access((path_ + "/client.sock").c_str(), F_OK), 0);
 }
 
 TEST_F(SocketDirectoryTest, ADirectoryThatEverybodyWritesIsRefused) {
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
   ASSERT_EQ(chmod(path_.c_str(), 0777), 0);
-  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("everybody may replace"));
+  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("every user may replace"));
   EXPECT_EQ(SocketDirectory::Prepare("/nonexistent/a/b").status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -105,7 +105,7 @@ TEST_F(SocketDirectoryTest, FoldersThatOthersCouldReplaceAreRefused) {
   const auto directory = SocketDirectory::Prepare(path_);
   ASSERT_TRUE(directory.ok()) << directory.status();
   ASSERT_EQ(symlink("/tmp", (path_ + "/tenants").c_str()), 0);
-  EXPECT_THAT(std::string(directory->PrepareFolder("tenants/a").message()), HasSubstr("in the way, and no folder"));
+  EXPECT_THAT(std::string(directory->PrepareFolder("tenants/a").message()), HasSubstr("exists and is not a folder"));
   ASSERT_EQ(unlink((path_ + "/tenants").c_str()), 0);
   ASSERT_EQ(mkdir((path_ + "/tenants").c_str(), 0755), 0);
   ASSERT_EQ(chmod((path_ + "/tenants").c_str(), 01777), 0);

@@ -75,7 +75,7 @@ TEST(RailChoiceTest, NamedDevices) {
   EXPECT_THAT(Choose("[{device: mlx5_2}]"),
               ElementsAre("INVALID_ARGUMENT: rails: device 'mlx5_2' has several ports; say which, as in mlx5_2/1"));
   EXPECT_THAT(Choose("[{device: mlx5_0}, {device: mlx5_0/1}]"),
-              ElementsAre("INVALID_ARGUMENT: rails: mlx5_0/1 is taken by two entries"));
+              ElementsAre("INVALID_ARGUMENT: rails: mlx5_0/1 is named by two entries"));
 }
 
 TEST(RailChoiceTest, Patterns) {
@@ -87,11 +87,12 @@ TEST(RailChoiceTest, Patterns) {
   EXPECT_THAT(Choose("[{device: \"mlx5_*/2\"}, {device: \"bnxt*\"}]"),
               ElementsAre("rail0=mlx5_2/2@400g", "rail1=bnxt_0/1@400g"));
   EXPECT_THAT(Choose("[{device: \"x*\"}]"),
-              ElementsAre(HasSubstr("no RDMA port fits device 'x*'; this node has mlx5_0/1")));
+              ElementsAre(HasSubstr("no RDMA port matches device 'x*'; this node has mlx5_0/1")));
   EXPECT_THAT(Choose("[{device: \"mlx5_*\"}, {device: mlx5_1}]"),
-              ElementsAre("INVALID_ARGUMENT: rails: mlx5_1/1 is taken by two entries"));
+              ElementsAre("INVALID_ARGUMENT: rails: mlx5_1/1 is named by two entries"));
   EXPECT_THAT(Choose("[{device: \"mlx5_[01]\"}, {name: rail1, device: mlx5_2/1}]"),
-              ElementsAre("INVALID_ARGUMENT: rails: 'rail1' is the name of a rail, and what rail 1 would be called"));
+              ElementsAre("INVALID_ARGUMENT: rails: 'rail1' is the name of another rail, and the default name of rail "
+                          "1; give one of them another name"));
 }
 
 // Two rails, the second of which is down, and a NIC for storage.
@@ -120,17 +121,16 @@ TEST(RailChoiceTest, RulesOfAuto) {
       choose("{count: 3}"),
       "FAILED_PRECONDITION: rails: auto gives 2, and auto_rails.count is 3; they are mlx5_0/1, mlx5_2/3; left out: "
       "mlx5_1/2: the port is not active: DOWN, physically Polling");
-  EXPECT_EQ(
-      choose("{take: [\"numa:7\"], leave: [\"device:mlx5_0\"]}"),
-      "NOT_FOUND: rails: auto: no RDMA port for it; mlx5_0/1: auto_rails.leave has device:mlx5_0; mlx5_1/2: no rule "
-      "of auto_rails.take fits; mlx5_2/3: no rule of auto_rails.take fits");
+  EXPECT_EQ(choose("{take: [\"numa:7\"], leave: [\"device:mlx5_0\"]}"),
+            "NOT_FOUND: rails: auto: no RDMA port can be a rail; mlx5_0/1: auto_rails.leave has device:mlx5_0; "
+            "mlx5_1/2: no rule of auto_rails.take matches; mlx5_2/3: no rule of auto_rails.take matches");
 }
 
 TEST(RailChoiceTest, NoDevicesAndRailsOverTcp) {
   absl::StatusOr<Config> config = ParseConfig("rails: auto\n", "f");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(ChooseRails(*config, {}).status().message(),
-            "rails: auto: no RDMA port for it; this node has no RDMA devices");
+            "rails: auto: no RDMA port can be a rail; this node has no RDMA devices");
   config = ParseConfig("rails: [{address: 10.0.0.1}]\n", "f");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(ChooseRails(*config, {})->front().address, "10.0.0.1");

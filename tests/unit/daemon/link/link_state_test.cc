@@ -58,7 +58,7 @@ TEST_F(LinkStateTest, AHigherGenerationSaysThatThePeerLostUs) {
   BringUp();
   EXPECT_EQ(Hello(7, 2), Effect::kNew);
   ASSERT_TRUE(down);
-  EXPECT_EQ(*down, "node n1 had lost this node");
+  EXPECT_EQ(*down, "node n1 counted this node as lost");
   EXPECT_EQ(Hello(7, 1), Effect::kStale) << "was under way when the peer lost us";
   EXPECT_FALSE(down);
   EXPECT_EQ(link.peer_generation(), 2u);

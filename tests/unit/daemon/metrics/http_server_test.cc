@@ -106,7 +106,7 @@ TEST_F(HttpServerTest, NothingElseIsThere) {
     EXPECT_THAT(answer, Not(HasSubstr("root:")));
     EXPECT_LT(answer.size(), 600u);
   }
-  EXPECT_THAT(Ask(port(), "GET", "/nothing"), EndsWith("nothing here; there are: / /echo /long\n"));
+  EXPECT_THAT(Ask(port(), "GET", "/nothing"), EndsWith("unknown path; known paths: / /echo /long\n"));
 }
 
 TEST_F(HttpServerTest, RequestsAreBounded) {

@@ -159,7 +159,7 @@ class HubByHand final : public Dialler {
   }
   void End(const HandPtr& connection, const absl::Status& why = absl::UnavailableError("it broke")) {
     if (std::exchange(connection->ended, true)) return;
-    hub_->OnEnd(connection, connection->closed ? absl::CancelledError("closed here") : why);
+    hub_->OnEnd(connection, connection->closed ? absl::CancelledError("closed by this node") : why);
     connection->closed = true;
   }
 

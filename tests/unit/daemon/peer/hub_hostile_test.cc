@@ -88,8 +88,9 @@ std::vector<Refusal> Refusals() {
        up + "a message in parts of 65536 and 65536 bytes, outside 1 to 100000"},
       {R::kUp, part(1, ""), up + "a message in parts of 0 and 0 bytes, outside 1 to 100000"},
       {R::kUp, part(1, "\xff") + last(2, "\xff"), up + "a broken message"},
-      {R::kUp, FrameOf(FrameKind::kKey, 0, std::string(32, 'k')), up + "tells a key, which this node draws"},
-      {R::kUp, Message(1) + Message(2) + Message(3), "the messages of node b outran the agent of node a", R::kNeither}};
+      {R::kUp, FrameOf(FrameKind::kKey, 0, std::string(32, 'k')), up + "sends a key, but this node draws the key"},
+      {R::kUp, Message(1) + Message(2) + Message(3),
+       "node b sends messages faster than the engine of node a takes them", R::kNeither}};
   for (const FrameKind kind :
        {FrameKind::kMessage, FrameKind::kPart, FrameKind::kLastPart, FrameKind::kTaken, FrameKind::kKey}) {
     all.push_back(
@@ -197,7 +198,7 @@ TEST_F(HubHostileTest, ADaemonThatStoodStillSaysSo) {
   by_hand.Tick(SteadyNow() + absl::Seconds(12.1));
   ASSERT_EQ(agent.events().size(), 2u);
   EXPECT_THAT(agent.events()[1], ContainsRegex("down b: the daemon of a itself had not run for 1[12].*s before: it was "
-                                               "stopped, or its machine is far too busy; nothing was heard of node b"));
+                                               "stopped, or got no processor time; nothing was heard of node b"));
 }
 
 TEST_F(HubHostileTest, ADaemonThatRanBlamesItsPeer) {
@@ -258,7 +259,7 @@ TEST_F(HubHostileTest, GenerationsOnlyGrow) {
   EXPECT_TRUE(connection->greeted);
   EXPECT_EQ(LastWord(Greet(FactsOf("b", 22, 4))), "this link is over; dial anew");
   EXPECT_FALSE(connection->closed);
-  EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: node b had lost this node", "up b"));
+  EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: node b counted this node as lost", "up b"));
 }
 
 // Otherwise both ends would believe that they are in the same link, but with different numbers.
@@ -420,7 +421,8 @@ TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortO
     sent += full.ok() ? 1 : 0;
   }
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(full.message()), HasSubstr(absl::StrCat("node b has not taken ", sent, " messages of ")));
+  EXPECT_THAT(std::string(full.message()),
+              HasSubstr(absl::StrCat("node b has not acknowledged ", sent, " messages of ")));
   EXPECT_THAT(std::string(full.message()), HasSubstr("(50 of 10000)"));
   EXPECT_GT(sent, 5u);
   EXPECT_EQ(counters().messages_held_back, 1u);
@@ -468,7 +470,7 @@ TEST_F(SlowPeerTest, ManyMessagesOfJobsTakeHalfOfAnOutbox) {
   EXPECT_EQ(counters().lost, 0u);
   by_hand.hub().Send("b", ReadyOf(52, 0));
   EXPECT_EQ(counters().lost, 1u) << "without it the next ones are worth nothing";
-  EXPECT_THAT(agent.events().back(), StartsWith("down b: node b does not take messages: 100 of "));
+  EXPECT_THAT(agent.events().back(), StartsWith("down b: node b does not acknowledge messages: 100 of "));
 }
 
 // A static peer that was removed, while DNS still has its address.

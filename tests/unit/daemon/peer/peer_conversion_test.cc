@@ -173,8 +173,8 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
         "abort.failed_ranks: 65 entries, more than 64"},
        {Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x')}, "", "accepted"},  // cut before it is sent
        {RailState{RailIndex(64), true}, "", "rail_state.rail: 64, more than 63"},
-       {RailState{RailIndex(1), true, true}, "", "rail_state.drained: of a usable rail"},
-       {RailState{RailIndex(1), true, false, true}, "", "rail_state.down: of a usable rail"},
+       {RailState{RailIndex(1), true, true}, "", "rail_state.drained: set, but the rail is usable"},
+       {RailState{RailIndex(1), true, false, true}, "", "rail_state.down: set, but the rail is usable"},
        {RailSignal{RailIndex(64), "x"}, "", "rail_signal.rail: 64, more than 63"},
        {RailSignal{RailIndex(1), ""}, "", "rail_signal.signal: empty"},
        {RailSignal{RailIndex(1), std::string(4097, 'x')}, "", "rail_signal.signal: 4097 bytes, more than 4096"},
@@ -292,7 +292,7 @@ TEST(PeerConversionTest, BadFieldsOfRehomingAreNamed) {
                 {open, exchange("state: 3"), "rehomed.exchanges.state: 3 is invalid"},
                 {open, exchange("state: 0"), "rehomed.exchanges.round: 0 of state 0"},
                 {open, exchange("state: 1 round: 1"), "rehomed.exchanges.round: 1 of state 1"},
-                {open, exchange("state: 2 keys { }"), "rehomed.exchanges.keys: of one that is not open"},
+                {open, exchange("state: 2 keys { }"), "rehomed.exchanges.keys: set, but the exchange is not open"},
                 {open, exchange("round: 1 keys { rails: 1 rails: 1 connections: 1 connections: 2 keys: 1 keys: 2 }"),
                  "rehomed.exchanges.keys: rail 1 twice"},
                 {open, exchange("round: 1 keys { rails: 1 rails: 2 connections: 1 connections: 2 keys: 1 }"),
@@ -370,7 +370,7 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   for (const Bad& bad : all) {
     EXPECT_EQ(HelloError(With(bad.hello, bad.fields)), "node n1 to node n0: hello." + bad.error);
   }
-  EXPECT_EQ(HelloError(named), "hello.node: 'n1\\n' is no node name (told to n0)");
+  EXPECT_EQ(HelloError(named), "hello.node: 'n1\\n' is no node name (in a HELLO to n0)");
   EXPECT_EQ(HelloError(With(no_rails, first + "verbs:mlx5_0/1'}")), "accepted");
   good.clear_software();  // older daemons say nothing
   EXPECT_EQ(HelloError(good), "accepted");

@@ -119,7 +119,7 @@ TEST_F(ServicesTest, TheLogLevelIsToldAndSet) {
   EXPECT_EQ(call(""), "info");
   EXPECT_EQ(call("debug"), "info");
   EXPECT_EQ(call(""), "debug");
-  EXPECT_EQ(call("Loud"), "3 there is no log level 'Loud': it is one of trace, debug, info, warning, error, off");
+  EXPECT_EQ(call("Loud"), "3 unknown log level 'Loud'; give one of trace, debug, info, warning, error, off");
   EXPECT_EQ(call("warn"), "debug");
   EXPECT_EQ(call("off"), "warning");
   EXPECT_EQ(call(""), "off");

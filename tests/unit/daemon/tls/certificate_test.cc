@@ -60,7 +60,7 @@ TEST_F(CertificateTest, AKeyThatEverybodyMayReadIsRefused) {
   const TlsConfig config = files.WriteNode("n1");
   for (const mode_t mode : {0604, 0644, 0601, 0602}) {
     ASSERT_EQ(chmod(config.key.c_str(), mode), 0);
-    EXPECT_THAT(Verdict(config), HasSubstr("lets everybody on this machine use the key; chmod 0600"));
+    EXPECT_THAT(Verdict(config), HasSubstr("lets every user of this machine use the key; chmod 0600"));
   }
   ASSERT_EQ(chmod(config.key.c_str(), 0640), 0);
   EXPECT_EQ(Verdict(config), "");

@@ -77,7 +77,7 @@ TEST_F(TlsLinkTest, ACutIsNoOrderlyEnd) {
   char byte = 0;
   const absl::Status status = acceptor->Read(&byte, 1).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_EQ(status.message(), "tls: connection lost: closed without TLS's end");
+  EXPECT_EQ(status.message(), "tls: connection lost: closed without close_notify");
 }
 
 TEST_F(TlsLinkTest, AResetIsNoOrderlyEndAndNoSignal) {
