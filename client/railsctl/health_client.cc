@@ -105,7 +105,8 @@ absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const s
 
 absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, const std::string& service,
                                                   absl::Duration timeout) {
-  if (!service.empty() && service != "live") return absl::InvalidArgumentError("--service: over HTTP `live` only");
+  if (!service.empty() && service != "live")
+    return absl::InvalidArgumentError("--service: with --address only `live` is possible");
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {

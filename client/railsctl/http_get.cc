@@ -20,7 +20,7 @@ namespace rails::ctl {
 namespace {
 
 // libevent does not keep the error of connect().
-constexpr const char* kNoConnection = "nobody listens there, or there is no route to it";
+constexpr const char* kNoConnection = "no process listens there, or there is no route to it";
 
 template <class T, void (*Free)(T*)>
 struct Deleter {
@@ -56,7 +56,7 @@ void OnError(evhttp_request_error error, void* argument) {
     case EVREQ_HTTP_INVALID_HEADER:
     case EVREQ_HTTP_BUFFER_ERROR:
     case EVREQ_HTTP_REQUEST_CANCEL:
-      transfer->failure = absl::UnavailableError("its answer is no HTTP");
+      transfer->failure = absl::UnavailableError("its answer is not HTTP");
       break;
   }
 }
@@ -114,7 +114,7 @@ class Fetcher {
     const absl::Time now = absl::Now();
     transfer.deadline = std::min(now + limits_.each, end_);
     if (now >= end_) {
-      transfer.answer = absl::DeadlineExceededError("the time for all was over before it was asked");
+      transfer.answer = absl::DeadlineExceededError("the time limit for all nodes passed before this one was asked");
       return;
     }
     transfer.connection.reset(evhttp_connection_base_new(base_.get(), nullptr, server.address.c_str(), server.port));

@@ -18,13 +18,8 @@
 namespace {
 
 constexpr const char* kExitCodes =
-    "\nExit codes:\n"
-    "  0  All went well.\n"
-    "  1  The thing asked for failed.\n"
-    "  2  The command line is wrong.\n"
-    "  3  A daemon is not reachable.\n"
-    "  4  Bytes arrived wrong.\n"
-    "  5  An input file is missing or bad.\n";
+    "\nExit codes:\n  0  All went well.\n  1  The command failed.\n  2  The command line is wrong.\n  3  A daemon is "
+    "not reachable.\n  4  Bytes arrived wrong.\n  5  An input file is missing or bad.\n";
 constexpr const char* kSharedOptions =
     "\nOptions of every command: --socket-dir, --json, --no-color, --timeout; see railsctl --help.\n";
 
@@ -81,7 +76,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json", context.json, "Prints JSON in base units: bytes and seconds.");
   bool no_color = false;
-  app.add_flag("--no-color", no_color, "Prints no colours; there are none either when no terminal reads along.");
+  app.add_flag("--no-color", no_color, "Prints no colours. Output that does not go to a terminal has none.");
   std::string timeout;
   app.add_option("--timeout", timeout,
                  "Gives up after this long: a call of a daemon (5s), or an exchange of replay and bench (60s).")

@@ -32,10 +32,9 @@ void AddManCommand(CLI::App& app, Context& context) {
   command->callback([&app, &context] {
     context.run = [&app]() -> int {
       const std::string page = railsd::cli::ManPage(
-          app,
-          {.section = 1,
-           .see_also = {"railsd(8)", "railsd.yaml(5)"},
-           .files = {{"/run/railsd/operator.sock", "Where the daemon answers operators; group rails-operators."}}});
+          app, {.section = 1,
+                .see_also = {"railsd(8)", "railsd.yaml(5)"},
+                .files = {{"/run/railsd/operator.sock", "The daemon's socket for operators; group rails-operators."}}});
       std::fputs(page.c_str(), stdout);
       return kExitOk;
     };

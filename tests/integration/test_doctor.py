@@ -246,7 +246,7 @@ class Links(unittest.TestCase):
 
     def test_another_name(self):
         self.cluster.pki("issue", "n7")
-        finding = self.told("peers", "to another node", node="n7", tls=self.cluster.tls_config("n7"))
+        finding = self.told("peers", "under another name", node="n7", tls=self.cluster.tls_config("n7"))
         self.assertIn("answered by node n7", finding["found"])
 
     def test_the_same_name(self):

@@ -110,7 +110,7 @@ class Explain(ReplayTest):
         written = file.read_text()
         code, _, errors = self.explain(second, "4711", "--nodes", str(file))
         self.assertEqual(code, 5)
-        self.assertIn("not the one wanted", errors)
+        self.assertIn("not about the job that was asked for", errors)
         code, _, errors = self.explain(second, "--nodes", f"{file}.missing")
         self.assertEqual(code, 5)
         code, _, errors = self.explain(second, "--nodes", "-,-", stdin=written)
@@ -127,7 +127,7 @@ class Explain(ReplayTest):
         file.write_text(written.replace('"seq": ', '"seq": 9'))
         code, _, errors = self.explain(second, "--nodes", f"{second.sockets},{file}")
         self.assertEqual(code, 5)
-        self.assertIn("tells of job 9", errors)
+        self.assertIn("is about job 9", errors)
 
     def test_other_jobs_are_refused_with_words(self):
         code, _, errors = self.explain(self.cluster.nodes[0], "4711")

@@ -166,7 +166,7 @@ class Top(harness.ClusterTest):
             self.cluster.stop_node(node)
             self.addCleanup(self.cluster.wait_ready)
             self.addCleanup(lambda: node.running() or self.cluster.start_node(node))
-            self.sees(terminal, "n2: NO ANSWER for", ", trying again; below is what it said last", "operator.sock", "rail3")
+            self.sees(terminal, "n2: NO ANSWER for", ", trying again; below is its last answer", "operator.sock", "rail3")
             terminal.type("n")
             self.sees(terminal, "> n0: 4 of 4 rails up", "1 of 2 peers up")
             self.cluster.start_node(node)

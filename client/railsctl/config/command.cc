@@ -49,8 +49,8 @@ void AddConfigCommand(CLI::App& app, Context& context) {
   const auto options = std::make_shared<PeersOptions>();
   peers
       ->add_option("--from", options->from,
-                   "The file, or - for standard input: a node a line, NAME, NAME ADDRESS, or ADDRESS NAME as in "
-                   "/etc/hosts.")
+                   "The file, or - for standard input. Each line names one node: NAME, NAME ADDRESS, or ADDRESS NAME "
+                   "as in /etc/hosts.")
       ->required()
       ->type_name("FILE");
   peers->add_option("--port", options->port, "The port of their control.listen.")

@@ -42,7 +42,7 @@ Findings CheckConfiguration(const Facts& facts) {
   }
   if (config.program.empty()) {
     return {{"config", Level::kNote, absl::StrCat(config.path, " was not checked: there is no program railsd here"),
-             "It is looked for beside railsctl and in PATH.",
+             "Doctor looks for it beside railsctl and in PATH.",
              "Install the package railsd, or run doctor on the node."}};
   }
   if (!config.verdict.ok()) {
@@ -62,14 +62,14 @@ Findings CheckConfiguration(const Facts& facts) {
     findings.push_back(
         {"config", Level::kWarning,
          absl::StrCat(config.path, " is not what the daemon runs with (", config.hash, ", in force is ", in_force, ")"),
-         "The file was changed since the daemon has read it.",
+         "The file was changed after the daemon read it.",
          "`railsctl reload` applies what can change while it runs, and names what needs a restart."});
   }
   if (!facts.running() && !config.here.ok()) {
     findings.push_back({"config", Level::kError, std::string(config.here.message()),
                         "A daemon does not start with this file on this machine.",
-                        "`ip -brief address` and `railsd --list-devices` show what there is; correct the file, or mend "
-                        "what is missing."});
+                        "`ip -brief address` and `railsd --list-devices` show what there is; correct the file, or "
+                        "bring up the missing rail or address."});
   }
   if (findings.empty()) {
     findings.push_back({"config", Level::kOk, absl::StrCat(config.path, " has no mistakes"), "", ""});
@@ -85,20 +85,20 @@ Findings CheckSockets(const Facts& facts) {
       if (facts.running()) {
         findings.push_back({"sockets", Level::kError,
                             absl::StrCat(facts.socket_dir, "/", socket.name, " is missing, though the daemon runs"),
-                            "Somebody has removed it.", "`systemctl restart railsd`."});
+                            "It was removed after the daemon made it.", "`systemctl restart railsd`."});
       }
       continue;
     }
     const bool operators = socket.name == "operator.sock";
     if (operators && (socket.mode & 0002) != 0) {
       findings.push_back({"sockets", Level::kWarning, Describe(socket),
-                          "Everybody on this node may drain rails and change the log level.",
+                          "Every user of this node may drain rails and change the log level.",
                           "operator_mode: \"0660\", operator_group: rails-operators in the configuration."});
     } else if (!socket.usable) {
       findings.push_back(NotUsable(socket, facts));
     } else if (!operators && (socket.mode & 0002) != 0) {
-      findings.push_back({"sockets", Level::kNote, Describe(socket), "Everybody on this node may run jobs.",
-                          "Where that is too much: socket_mode: \"0660\", socket_group: rails in the configuration."});
+      findings.push_back({"sockets", Level::kNote, Describe(socket), "Every user of this node may run jobs.",
+                          "To allow only a group: socket_mode: \"0660\", socket_group: rails in the configuration."});
     } else {
       good.push_back(Describe(socket));
     }

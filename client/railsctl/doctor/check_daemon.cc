@@ -20,19 +20,20 @@ Finding NotRunning(const Facts& facts) {
   const std::string why(facts.answered.message());
   if (absl::IsPermissionDenied(facts.answered)) {
     return {
-        "daemon", Level::kError, why, "Without the operator's socket only the machine is judged.",
+        "daemon", Level::kError, why, "Without the operator's socket, doctor checks only the machine.",
         absl::StrCat("Run doctor as root, or `usermod -aG rails-operators ", facts.user.name, "` and log in again.")};
   }
   if (absl::IsDeadlineExceeded(facts.answered)) {
-    return {"daemon", Level::kError, why, "The daemon lives and its engine hangs, or it is starved of processor time.",
-            "Keep a stack (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart railsd`."};
+    return {"daemon", Level::kError, why, "The daemon runs, but its engine hangs or gets no processor time.",
+            "Record the stacks of its threads (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart "
+            "railsd`."};
   }
   if (sockets) {
     return {"daemon", Level::kError, why, "Its sockets are there: a daemon ran here and ended without removing them.",
             "`systemctl status railsd`, `journalctl -u railsd`; then `systemctl restart railsd`."};
   }
   return {"daemon", Level::kWarning, absl::StrCat("no daemon runs on ", facts.socket_dir),
-          "Only the machine and the configuration were judged.",
+          "Doctor checked only the machine and the configuration.",
           "`systemctl start railsd`; or name its directory with --socket-dir."};
 }
 
@@ -54,7 +55,7 @@ Finding JudgeRail(const v1::RailStatus& rail) {
   const std::string found = absl::StrCat(rail.name(), " is ", state.text, why);
   const bool dead_link = rail.has_device() && rail.device().state() != "active";
   if (rail.health().drained()) {
-    return {"rails", Level::kWarning, found, "An operator took it out; nothing new goes over it.",
+    return {"rails", Level::kWarning, found, "An operator has drained it; it carries no new work.",
             absl::StrCat("`railsctl undrain ", rail.name(), "` when its repair is done.")};
   }
   if (state.mark == Mark::kBad || dead_link) {
@@ -63,7 +64,7 @@ Finding JudgeRail(const v1::RailStatus& rail) {
             "The interface, its address, cable and switch port: `ip addr`, `ethtool`, `rdma link`, `dmesg`."};
   }
   if (rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER) {
-    return {"rails", Level::kNote, found, "Nothing goes over it until a peer undrains its end.",
+    return {"rails", Level::kNote, found, "It carries nothing until a peer undrains its end.",
             absl::StrCat("`railsctl undrain ", rail.name(), "` at the peers when their repair is done.")};
   }
   if (PeersMissing(rail) > 0) {
@@ -89,15 +90,15 @@ Finding JudgeRail(const v1::RailStatus& rail) {
 Finding JudgeCertificate(const v1::GetStatusResponse& status, double now_seconds) {
   const double left = status.tls_certificate_expiry_seconds() - now_seconds;
   const std::string fix =
-      "Issue a new one into the files that `tls` in its configuration names; it is taken while the daemon runs "
+      "Issue a new one into the files that `tls` in its configuration names; the daemon reads it while it runs "
       "(deploy/RUNBOOK.md).";
   if (left <= 0) {
     return {"daemon", Level::kError, absl::StrCat("its certificate expired ", FormatSeconds(-left), " ago"),
-            "No peer takes a new connection; those that are up go on until they break.", fix};
+            "No peer accepts a new connection. Connections that are up stay until they break.", fix};
   }
   if (left < kCertificateSoonSeconds) {
     return {"daemon", Level::kWarning, absl::StrCat("its certificate expires in ", FormatSeconds(left)),
-            "From then on no peer takes a new connection.", fix};
+            "After that, no peer accepts a new connection.", fix};
   }
   return {"daemon", Level::kOk, absl::StrCat("mutual TLS; its certificate expires in ", FormatSeconds(left)), "", ""};
 }
@@ -110,17 +111,17 @@ Findings CheckDaemon(const Facts& facts) {
   Findings findings;
   if (!facts.health.ok()) {
     findings.push_back({"daemon", Level::kError, absl::StrCat("the health service: ", facts.health.message()),
-                        "Probes of Kubernetes and of Docker take the daemon for broken.", "`journalctl -u railsd`."});
+                        "Probes of Kubernetes and of Docker fail.", "`journalctl -u railsd`."});
   } else if (!facts.live) {
-    findings.push_back(
-        {"daemon", Level::kError, "a thread of the daemon stands still: `live` is NOT_SERVING",
-         "Its rail, or all of its work, stands still with it.",
-         "Keep a stack (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart railsd`; "
-         "the watchdog does so by itself."});
+    findings.push_back({"daemon", Level::kError, "a thread of the daemon hangs: `live` is NOT_SERVING",
+                        "Its rail, or all work of the daemon, waits for it.",
+                        "Record the stacks of its threads (`gdb -p PID -batch -ex 'thread apply all bt'`), then "
+                        "`systemctl restart railsd`; the watchdog does so by itself."});
   } else if (status.draining() || !facts.serving) {
-    findings.push_back(
-        {"daemon", Level::kWarning, absl::StrCat("node ", status.node(), " takes no new work: it is drained"),
-         "Running jobs end, new ones are refused.", "Right before an update; `railsctl undrain --node` ends it."});
+    findings.push_back({"daemon", Level::kWarning,
+                        absl::StrCat("node ", status.node(), " takes no new work: it is drained"),
+                        "Running jobs end, new ones are refused.",
+                        "This is normal before an update. `railsctl undrain --node` ends it."});
   } else {
     findings.push_back(
         {"daemon", Level::kOk,
@@ -129,10 +130,10 @@ Findings CheckDaemon(const Facts& facts) {
   if (status.tls()) {
     findings.push_back(JudgeCertificate(status, facts.overview.time_seconds()));
   } else if (facts.overview.peers_size() > 0) {
-    findings.push_back({"daemon", Level::kNote, "nodes neither encrypt nor authenticate what they tell each other",
-                        "Whoever reaches the control address is taken for a peer.",
+    findings.push_back({"daemon", Level::kNote, "links between nodes are neither encrypted nor authenticated",
+                        "Any program that reaches the control address can act as a peer.",
                         "Give the nodes certificates (docs/tls.md), or keep control.listen and the rails on a network "
-                        "that nobody else reaches."});
+                        "that only the nodes reach."});
   }
   return findings;
 }
@@ -176,13 +177,13 @@ Findings CheckVersions(const Facts& facts) {
     }
     return {{"versions", Level::kWarning,
              absl::StrCat(facts.config.program, " is ", facts.config.program_version, ", railsctl is ", facts.version),
-             "They are made for each other.", "Install both in one version."}};
+             "railsctl fits the daemon of its own version.", "Install both in one version."}};
   }
   const std::string& daemon = facts.overview.status().version();
   if (daemon != facts.version) {
     findings.push_back(
         {"versions", Level::kWarning, absl::StrCat("the daemon is ", daemon, ", railsctl is ", facts.version),
-         "railsctl may show too little, or ask for what the daemon does not have.",
+         "railsctl may show too little, or make calls that the daemon does not have.",
          "Install both in one version; `systemctl restart railsd` if its package has been updated since it "
          "was started."});
   }
@@ -190,7 +191,8 @@ Findings CheckVersions(const Facts& facts) {
     findings.push_back({"versions", Level::kWarning,
                         absl::StrCat("the daemon that runs is ", daemon, ", ", facts.config.program, " is ",
                                      facts.config.program_version),
-                        "It was updated, and the old one still runs.", "`systemctl restart railsd`, between jobs."});
+                        "The program was updated, and the old one still runs.",
+                        "`systemctl restart railsd`, between jobs."});
   }
   std::vector<std::string> others;
   for (const v1::PeerStatus& peer : facts.overview.peers()) {
@@ -200,8 +202,8 @@ Findings CheckVersions(const Facts& facts) {
   if (!others.empty()) {
     findings.push_back({"versions", Level::kWarning,
                         absl::StrCat("the daemon is ", daemon, ", its peers differ: ", absl::StrJoin(others, ", ")),
-                        "They work together as long as they take each other's HELLO; an update has not ended.",
-                        "End the update, or take it back, node by node."});
+                        "They work together as long as each accepts the other's HELLO. An update has not ended.",
+                        "Finish the update, or undo it, node by node."});
   }
   if (findings.empty()) {
     findings.push_back({"versions", Level::kOk, absl::StrCat(daemon, " everywhere"), "", ""});

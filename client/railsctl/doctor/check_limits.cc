@@ -43,7 +43,7 @@ Findings CheckMemlock(const Facts& facts) {
   const std::string fix =
       "LimitMEMLOCK=infinity in the unit (the package's has it), or the capability IPC_LOCK in a container; then "
       "restart railsd.";
-  if (!verbs) return {{"memlock", Level::kNote, found, "Rails over TCP lock none; rails over verbs would.", fix}};
+  if (!verbs) return {{"memlock", Level::kNote, found, "Rails over TCP lock no memory; rails over verbs would.", fix}};
   if (!seen) {
     return {{"memlock", Level::kNote, found,
              "A daemon that this shell starts inherits it; rails over verbs lock every registered segment.", fix}};
@@ -60,13 +60,13 @@ Findings CheckHugePages(const Facts& facts) {
     return {{"hugepages", Level::kNote, absl::StrCat("no huge pages of ", size, " are set aside"),
              "Segments with `huge_pages` are refused; with them a device translates fewer pages of a large buffer.",
              absl::StrCat("`sysctl -w vm.nr_hugepages=N`, N times ", size,
-                          " for all buffers of the node's ranks; early after the boot, while memory is whole.")}};
+                          " for all buffers of the node's ranks; soon after the boot, before memory is fragmented.")}};
   }
   const std::string found =
       absl::StrCat(machine.huge_pages_free, " of ", machine.huge_pages, " huge pages of ", size, " are free");
   if (machine.huge_pages_free == 0) {
     return {{"hugepages", Level::kNote, found, "The next segment with `huge_pages` is refused.",
-             "Right while trainers hold them; else raise vm.nr_hugepages."}};
+             "This is normal while trainers hold them; otherwise raise vm.nr_hugepages."}};
   }
   return {{"hugepages", Level::kOk, found, "", ""}};
 }
@@ -101,16 +101,17 @@ Findings CheckOpenFiles(const Facts& facts) {
                                          FormatCount(size.rails, "rail"), ", ", size.sessions, " sessions and ",
                                          size.segments, " segments need up to ", needed);
   if (facts.process.open_files >= needed) return {{"files", Level::kOk, found, "", ""}};
-  return {{"files", Level::kError, found, "Connections are refused once they are used up.",
+  return {{"files", Level::kError, found, "The daemon refuses connections when it has no descriptor left.",
            "LimitNOFILE=1048576 in the unit (the package's has it), or `docker run --ulimit nofile=1048576`; then "
            "restart railsd."}};
 }
 
 Findings CheckClock(const Facts& facts) {
   const std::string fix = "`timedatectl`; install and start chrony or systemd-timesyncd.";
-  const std::string means = "Jobs do not depend on it; logs, metrics and traces of several nodes cannot be compared.";
+  const std::string means =
+      "Jobs do not depend on it, but logs, metrics and traces of several nodes cannot be compared.";
   if (!facts.clock.known)
-    return {{"clock", Level::kNote, "the kernel does not say whether it is kept right", means, fix}};
+    return {{"clock", Level::kNote, "the kernel does not say whether the clock is synchronised", means, fix}};
   if (!facts.clock.synchronised) return {{"clock", Level::kWarning, "the clock is not synchronised", means, fix}};
   const std::string error = FormatSeconds(static_cast<double>(facts.clock.max_error_us) * 1e-6);
   if (facts.clock.max_error_us > 1'000'000) {

@@ -76,7 +76,7 @@ Findings JudgeInterface(const Rail& rail) {
   }
   if (link > 0 && wanted > 0 && wanted < link - link / 20) {
     return {{"interfaces", Level::kNote, speeds, "The rail may carry more than it is given.",
-             "Leave rails[].speed out, unless the rail is to be slower on purpose."}};
+             "Leave rails[].speed out, unless you want the rail to be slower."}};
   }
   return {};
 }
@@ -105,9 +105,9 @@ Findings CheckInterfaces(const Facts& facts) {
   const std::vector<Rail> rails = RailsOf(facts);
   if (rails.empty()) return {};
   if (OtherNetwork(facts)) {
-    return {{"interfaces", Level::kNote, "the daemon lives in another network namespace than this shell",
-             "Interfaces, packet sizes and subnets are not those that it sees; they are not judged.",
-             absl::StrCat("Run doctor in there: `nsenter -t ", facts.process.pid,
+    return {{"interfaces", Level::kNote, "the daemon runs in another network namespace than this shell",
+             "Interfaces, packet sizes and subnets here are not those of the daemon, so doctor does not check them.",
+             absl::StrCat("Run doctor in its namespace: `nsenter -t ", facts.process.pid,
                           " -n railsctl doctor`, or `docker exec`.")}};
   }
   Findings findings = JudgeShared(rails);
@@ -134,10 +134,11 @@ Findings CheckMtu(const Facts& facts) {
     rails_by_mtu[mtu].push_back(rail.name);
     const std::string larger = absl::StrCat("`ip link set ", name, " mtu 9000`, at every node and switch of the rail.");
     if (rail.verbs && RoceMtu(mtu) < 4096) {
-      findings.push_back({"mtu", Level::kWarning,
-                          absl::StrCat(rail.name, " (", name, "): an MTU of ", mtu, " leaves RDMA packets of ",
-                                       RoceMtu(mtu), " bytes"),
-                          "Packets of 4096 bytes need 4192 or more; smaller ones cost more of everything.", larger});
+      findings.push_back(
+          {"mtu", Level::kWarning,
+           absl::StrCat(rail.name, " (", name, "): an MTU of ", mtu, " leaves RDMA packets of ", RoceMtu(mtu),
+                        " bytes"),
+           "Packets of 4096 bytes need 4192 or more; smaller packets cost more processor time and bandwidth.", larger});
     } else if (rail.verbs && rail.path_mtu_bytes != 0 && rail.path_mtu_bytes < RoceMtu(mtu)) {
       findings.push_back(
           {"mtu", Level::kWarning,
@@ -153,7 +154,7 @@ Findings CheckMtu(const Facts& facts) {
     for (const auto& [mtu, names] : rails_by_mtu)
       texts.push_back(absl::StrCat(mtu, " on ", absl::StrJoin(names, ", ")));
     findings.push_back({"mtu", Level::kWarning, absl::StrCat("the rails differ: ", absl::StrJoin(texts, "; ")),
-                        "Rails of one speed should cost the same; where peers differ, large packets are lost.",
+                        "Rails of one speed then differ in cost. Where peers differ, large packets are lost.",
                         "Set one MTU for all rails, at every node and switch."});
   }
   if (findings.empty() && !rails_by_mtu.empty()) {
@@ -184,7 +185,7 @@ Findings CheckSubnets(const Facts& facts) {
     const std::string found = absl::StrCat(absl::StrJoin(names, ", "), " are all in ", subnet);
     if (settings.empty()) {
       findings.push_back({"subnets", Level::kNote, found,
-                          "The settings for that are right (arp_ignore, arp_announce, rp_filter).",
+                          "The kernel settings for one subnet are right (arp_ignore, arp_announce, rp_filter).",
                           "Routes by source address, or one subnet for each rail, keep each rail on its own switch."});
       continue;
     }

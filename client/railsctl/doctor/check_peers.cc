@@ -68,7 +68,7 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
   if (!missing.doubtful.empty()) {
     return {{"peers", Level::kWarning,
              absl::StrCat("node ", peer.node(), " is not sent to over ", absl::StrJoin(missing.doubtful, ", "), why),
-             "The path failed, or makes no progress; it is held back until it has been good for a while.",
+             "The path failed, or makes no progress. It is held back until it has worked for a while.",
              "Look again in half a minute; `railsctl rails` counts the failures (FLAPS)."}};
   }
   if (!missing.drained.empty()) {
@@ -80,7 +80,7 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
   if (!peer.why().empty()) {
     const PeerHint& hint = HintOf(CauseOf(peer.why()));
     return {{"peers", Level::kWarning, absl::StrCat("node ", peer.node(), why),
-             absl::StrCat(hint.means, " It is waited for."), hint.fix}};
+             absl::StrCat(hint.means, " This node waits for it."), hint.fix}};
   }
   return {};
 }
@@ -89,7 +89,7 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
 Findings JudgeName(const Configuration& config) {
   if (config.dns_trouble.empty()) return {};
   return {{"peers", Level::kError, absl::StrCat("peers.dns: ", config.dns_name, ": ", config.dns_trouble),
-           "No node is found by it.",
+           "The daemon finds no peer by this name.",
            absl::StrCat("`getent ahosts ", config.dns_name,
                         "`; in Kubernetes the headless Service must publish addresses that are not ready, too.")}};
 }
@@ -146,7 +146,7 @@ Findings CheckPeers(const Facts& facts) {
       }
       findings.push_back({"peers", Level::kNote,
                           absl::StrCat("node ", peer.name, " does not answer at ", peer.control, ": ", peer.trouble),
-                          "Right as long as its daemon has not been started.",
+                          "This is normal until its daemon has been started.",
                           "Afterwards look at its log, at its control.listen, and at firewalls between the nodes."});
     }
     if (!good.empty()) {

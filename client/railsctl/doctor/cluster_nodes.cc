@@ -91,7 +91,7 @@ Findings CheckNodeNames(const Cluster& cluster) {
                                   [&first = *nodes[0]](const ClusterNode* n) { return n->boot_id == first.boot_id; });
     if (same) {
       findings.push_back({"names", Level::kNote, absl::StrCat("one daemon, ", name, ", is at ", NameList(addresses)),
-                          "It is compared once.", "List each node once."});
+                          "Doctor compares it once.", "List each node once."});
     } else {
       findings.push_back(
           {"names", Level::kError,
@@ -117,8 +117,8 @@ Findings CheckNodeVersions(const ClusterView& view) {
     absl::StrAppend(&found, found.empty() ? "" : "; ", group.value, " on ", view.Names(group.nodes));
   }
   return {{"versions", Level::kWarning, found,
-           "They work together as long as they take each other's HELLO; an update has not ended.",
-           "End the update, or take it back, node by node."}};
+           "They work together as long as each accepts the other's HELLO. An update has not ended.",
+           "Finish the update, or undo it, node by node."}};
 }
 
 Findings CheckNodeSettings(const ClusterView& view) {
@@ -180,7 +180,7 @@ Findings CheckMembership(const ClusterView& view) {
         {"peers", Level::kNote,
          absl::StrCat(view.Names(unasked), unasked.size() == 1 ? " is a peer" : " are peers",
                       " of others, and did not answer or ", unasked.size() == 1 ? "was" : "were", " not asked"),
-         "Only what the others say of such a node is judged.", "Name all nodes of the cluster."});
+         "Doctor checks only what other nodes report about such a node.", "Name all nodes of the cluster."});
   }
   if (findings.empty() && view.size() > 1) {
     findings.push_back({"peers", Level::kOk, "every node lists every other one", "", ""});

@@ -83,7 +83,8 @@ Findings CheckRailOrder(const ClusterView& view) {
   if (!strangers.empty()) {
     findings.push_back({"order", Level::kNote,
                         absl::StrCat("no rail of ", view.Names(strangers), " is in a subnet of the other nodes"),
-                        "The order of these rails is not known.", "Nothing, if routers join the subnets."});
+                        "Doctor cannot tell the order of these rails.",
+                        "No change is needed if routers join the subnets."});
   }
   if (findings.empty()) findings.push_back({"order", Level::kOk, "rails have the same order of subnets", "", ""});
   return findings;

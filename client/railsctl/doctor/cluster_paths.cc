@@ -166,11 +166,10 @@ Finding DownBetween(const ClusterView& view, const NodePair& pair, const std::ve
                        rails.size() == 1 ? " is down" : " are down", differ, ReasonText(why)),
           swapped ? "Perhaps the two cables are swapped at one of the nodes; the other rails carry their share."
                   : "Exchanges of these two nodes take their other rails.",
-          differ.empty()
-              ? "`ping -I INTERFACE ADDRESS` at both ends with full packets (`-M do -s MTU-28`); routes, "
-                "firewalls, and `railsctl doctor` at both."
-              : "Look again in half a minute: one end may know it earlier. If it stays, `railsctl doctor` at "
-                "both ends."};
+          differ.empty() ? "`ping -I INTERFACE ADDRESS` at both ends with full packets (`-M do -s MTU-28`); routes, "
+                           "firewalls, and `railsctl doctor` at both."
+                         : "Look again in half a minute, because one end may notice it earlier. If it stays, `railsctl "
+                           "doctor` at both ends."};
 }
 
 Findings Doubtful(const ClusterView& view) {
@@ -185,11 +184,12 @@ Findings Doubtful(const ClusterView& view) {
       }
     }
     if (count == 0) continue;
-    findings.push_back({"paths", Level::kWarning,
-                        absl::StrCat("rail ", rail, ": ", FormatCount(count, "path"), count == 1 ? " is" : " are",
-                                     " suspect or probed, as ", first),
-                        "Such a path failed a while ago or makes no progress; it is held back until it is good.",
-                        "Look again in half a minute; `railsctl rails` there counts the failures (FLAPS)."});
+    findings.push_back(
+        {"paths", Level::kWarning,
+         absl::StrCat("rail ", rail, ": ", FormatCount(count, "path"), count == 1 ? " is" : " are",
+                      " suspect or probed, as ", first),
+         "Such a path failed a while ago or makes no progress; it is held back until it has worked for a while.",
+         "Look again in half a minute; `railsctl rails` there counts the failures (FLAPS)."});
   }
   return findings;
 }
@@ -203,7 +203,7 @@ Findings Drained(const ClusterView& view) {
     }
     if (nodes.empty()) continue;
     findings.push_back({"paths", Level::kNote, absl::StrCat("rail ", rail, " is drained on ", view.Names(nodes)),
-                        "An operator took it out; the other rails carry its share.",
+                        "An operator has drained it; the other rails carry its share.",
                         absl::StrCat("`railsctl undrain ", rail, "` there when its repair is done.")});
   }
   return findings;

@@ -42,7 +42,7 @@ const Trait kTraits[] = {
     {Level::kNote,
      [](const ClusterRail& rail) { return rail.verbs ? absl::StrCat("device ", rail.device) : rail.interface; },
      "The rail is at another place in the machine, perhaps at another switch.",
-     "Right if these machines are built or cabled differently; otherwise name the devices in the same order."},
+     "This is normal if these machines are built or cabled differently; otherwise name the devices in the same order."},
 };
 
 // Rails that differ on the same nodes in the same way.

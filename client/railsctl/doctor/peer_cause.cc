@@ -32,7 +32,7 @@ constexpr Phrase kPhrases[] = {
     {PeerCause::kName, "is answered by node"},
     {PeerCause::kName, "this node's own address under the name"},
     {PeerCause::kNotListed, "is no peer of node"},
-    {PeerCause::kVersion, "of another version"},
+    {PeerCause::kVersion, "is of another version"},
     {PeerCause::kVersion, "another protocol"},
     {PeerCause::kVersion, "speaks gRPC"},
     {PeerCause::kVersion, "max_version"},
@@ -60,7 +60,7 @@ constexpr Phrase kPhrases[] = {
 // In the order of PeerCause.
 constexpr PeerHint kHints[] = {
     /*kUnknown*/ {
-        "The daemon has no reason that doctor knows.",
+        "The daemon gives no reason that doctor knows.",
         "Is railsd running there (`railsctl health`), does its control address answer from here (`nc -z HOST PORT`), "
         "and does each node list the other one in `peers`? Both logs have more."},
     /*kTwoDaemons*/
@@ -68,7 +68,7 @@ constexpr PeerHint kHints[] = {
      "Set another `node` in the configuration of one of them (without the key it is the host name), list that "
      "name in the others' `peers`, and restart that daemon."},
     /*kOwnPause*/
-    {"The daemon of this node did not run for a while, and its peers took it for lost.",
+    {"The daemon of this node did not run for a while, and its peers counted it as lost.",
      "Find what stopped it here: SIGSTOP, a debugger, a frozen cgroup or virtual machine, or no processor time "
      "(`journalctl -k`, `systemd-cgtop`)."},
     /*kTls*/
@@ -76,15 +76,15 @@ constexpr PeerHint kHints[] = {
      "Give both the same tls.mode (docs/tls.md): `railsctl status` shows it as `peer TLS`. Restart the daemon "
      "whose file was changed."},
     /*kCertificateName*/
-    {"A daemon is believed only the names that its certificate has.",
+    {"A daemon may use only the names in its certificate.",
      "`openssl x509 -noout -ext subjectAltName -in CERTIFICATE` shows them: issue one for the daemon's node, or "
      "correct `node` there."},
     /*kCertificate*/
     {"One end does not accept the certificate of the other one.",
-     "`openssl verify -CAfile CA CERTIFICATE` with the files of `tls`, each node's certificate against the "
-     "other's `ca`; also its dates, and the clocks. Daemons take mended files while they run."},
+     "`openssl verify -CAfile CA CERTIFICATE` with the files of `tls`, each node's certificate against the other's "
+     "`ca`; also its dates, and the clocks. Daemons read corrected files while they run."},
     /*kName*/
-    {"`peers` gives this address to another node than the one that is there.",
+    {"`peers` has this address under another name than the node there has.",
      "Correct the name or the address in peers.static, then `railsctl reload`; `railsctl status` shows how a "
      "node calls itself."},
     /*kNotListed*/
@@ -104,11 +104,11 @@ constexpr PeerHint kHints[] = {
      "Is railsd running there (`systemctl status railsd`), and is its control.listen the address that `peers` "
      "has here?"},
     /*kNotReached*/
-    {"Nothing answers at its control address.",
+    {"Its control address does not answer.",
      "`nc -z HOST PORT` from here: if it does not connect, a firewall, a route, a cable, or its machine is down; if it "
      "does, the daemon there hangs."},
     /*kNoAnswer*/
-    {"Its machine takes connections, but its daemon says nothing.",
+    {"Its machine accepts connections, but its daemon does not answer.",
      "`railsctl health` and `journalctl -u railsd` there: the daemon hangs, was stopped, or gets no processor "
      "time."},
     /*kEnded*/

@@ -72,7 +72,7 @@ void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
   });
   if (last != job.ranks().end() && last->submitted_seconds() > notable) {
     out->push_back(absl::StrCat("Rank ", last->rank(), " submitted last, ", FormatSeconds(last->submitted_seconds()),
-                                " after the first; until then nothing of this node could move."));
+                                " after the first; until then this node could not send."));
   }
   const v1::ExchangePart* latest = nullptr;
   for (const auto& exchange : job.exchanges()) {
@@ -98,7 +98,8 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
   planned /= std::max(count, 1.0);
   moved /= std::max(count, 1.0);
   if (last.returned_chunks() > 0) {
-    return absl::StrCat("it failed under ", FormatCount(last.returned_chunks(), "chunk"), " and took time to recover");
+    return absl::StrCat("it failed with ", FormatCount(last.returned_chunks(), "chunk"),
+                        " in flight, and took time to recover");
   }
   if (Delivered(last) < kSlow * best) {
     return absl::StrFormat("it delivered %.2f of its speed while it was busy, the best rail %.2f", Delivered(last),
@@ -108,7 +109,7 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
     return absl::StrFormat("the plan gave it %.2f of the mean", Part(last, last.planned_bytes()) / planned);
   }
   if (Part(last, last.tx_bytes()) > kUnevenShare * moved) {
-    return absl::StrFormat("it carried %.2f of the mean, part of it taken over from other rails",
+    return absl::StrFormat("it carried %.2f of the mean, part of it moved from other rails",
                            Part(last, last.tx_bytes()) / moved);
   }
   if (last.last_acknowledged_seconds() - last.first_posted_seconds() - last.busy_seconds() >

@@ -44,8 +44,9 @@ absl::Status IsWanted(const WantedJob& wanted, uint64_t seq, const v1::ExplainJo
       (wanted.tenant.empty() || wanted.tenant == report.tenant())) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("it tells of job ", report.job().seq(), " of ", report.group(),
-                                                 " (tenant ", report.tenant(), "), which is not the one wanted"));
+  return absl::InvalidArgumentError(absl::StrCat("it is about job ", report.job().seq(), " of ", report.group(),
+                                                 " (tenant ", report.tenant(),
+                                                 "), not about the job that was asked for"));
 }
 
 Answer Ask(const Context& context, const WantedJob& wanted, const std::string& node,
@@ -145,25 +146,25 @@ int Explain(const Context& context, const WantedJob& wanted) {
 
 void AddExplainCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand("explain",
-                                         "Shows what became of a job on this node, or on several: who waited for whom, "
-                                         "plan and outcome by rail, and why.");
+                                         "Shows the course of a job on this node, or on several: which rank waited for "
+                                         "which peer, planned and carried bytes by rail, and the causes.");
   auto wanted = std::make_shared<WantedJob>();
   command
       ->add_option("job", wanted->job, "The job's number, as `railsctl jobs` shows it; the latest one when left out.")
       ->type_name("JOB");
-  command->add_option("--group", wanted->group, "Names the job's group, where several have a job of that number.")
+  command->add_option("--group", wanted->group, "The job's group, needed if several groups have a job of that number.")
       ->type_name("NAME");
   command
-      ->add_option("--tenant", wanted->tenant, "Names the tenant of that group, where several have one of that name.")
+      ->add_option("--tenant", wanted->tenant,
+                   "The tenant of that group, needed if several tenants have a group of that name.")
       ->type_name("TENANT");
   command
       ->add_option("--trace", wanted->trace, "Also writes a trace for Perfetto or Chrome into this file, replacing it.")
       ->type_name("FILE");
   command
-      ->add_option(
-          "--nodes", wanted->nodes,
-          "Puts what several nodes tell on one timeline: folders of sockets, and files that `explain --json` wrote "
-          "on other nodes; may be repeated, or list several with commas.")
+      ->add_option("--nodes", wanted->nodes,
+                   "Shows several nodes on one timeline: folders of sockets, and files that `explain --json` wrote on "
+                   "other nodes. May be repeated, or list several with commas.")
       ->type_name("NODE");
   command->callback([&context, wanted] {
     wanted->nodes_given = !wanted->nodes.empty();

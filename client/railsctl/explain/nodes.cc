@@ -143,8 +143,8 @@ absl::Status CheckOneJob(JobParts jobs) {
   std::set<std::string> nodes;
   for (const auto& job : jobs) {
     if (name(job) != name(jobs[0])) {
-      return absl::InvalidArgumentError(absl::StrCat(job.node(), " tells of ", name(job), ", ", jobs[0].node(), " of ",
-                                                     name(jobs[0]), "; name the job and --group"));
+      return absl::InvalidArgumentError(absl::StrCat(job.node(), " is about ", name(job), ", ", jobs[0].node(),
+                                                     " about ", name(jobs[0]), "; name the job and --group"));
     }
     if (!nodes.insert(job.node()).second) {
       return absl::InvalidArgumentError(absl::StrCat("node ", job.node(), " is there twice"));

@@ -72,7 +72,7 @@ absl::Status RedialPeer(OperatorClient& client, const v1::PeerStatus& before, ab
       if (peer.connections() > before.connections()) return absl::OkStatus();
       if (!peer.dial_failure().empty()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("no new connection, so the link keeps the one it has: ", peer.dial_failure()));
+            absl::StrCat("no new connection; the link still uses the old one: ", peer.dial_failure()));
       }
     }
     absl::SleepFor(absl::Milliseconds(20));
@@ -141,11 +141,10 @@ void AddDrain(CLI::App& app, Context& context, const char* name, const char* hel
 }  // namespace
 
 void AddOperateCommands(CLI::App& app, Context& context) {
-  AddDrain(
-      app, context, "drain",
-      "Moves traffic off a rail, here and at the peers, or new work off the whole node; what is under way ends, and "
-      "no chunk is lost.",
-      true);
+  AddDrain(app, context, "drain",
+           "Moves traffic off a rail, here and at the peers, or new work off the whole node. Jobs under way complete, "
+           "and no chunk is lost.",
+           true);
   AddDrain(app, context, "undrain", "Lets traffic return to a rail, or new work to a node, that was drained.", false);
 
   CLI::App* reload = app.add_subcommand(
@@ -160,11 +159,11 @@ void AddOperateCommands(CLI::App& app, Context& context) {
       ->type_name("NODE");
   redial->callback([&context, nodes] { context.run = [&context, nodes] { return Redial(context, *nodes); }; });
 
-  CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the level from which on a daemon logs.");
+  CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the lowest level that a daemon logs.");
   auto level = std::make_shared<std::string>();
   log_level
       ->add_option("level", *level,
-                   "trace, debug, info, warning, error or off; until it is set again or the daemon ends.")
+                   "trace, debug, info, warning, error or off. It holds until it is set again or the daemon ends.")
       ->type_name("LEVEL");
   log_level->callback([&context, level] { context.run = [&context, level] { return LogLevel(context, *level); }; });
 

@@ -67,16 +67,15 @@ std::shared_ptr<PkiOptions> AddPkiOptions(CLI::App* command, int days) {
   auto options = std::make_shared<PkiOptions>();
   options->days = days;
   command->add_option("dir", options->folder, "The folder of the files.")->required()->type_name("DIR");
-  command->add_option("--days", options->days, "How long what is made is valid.")
+  command->add_option("--days", options->days, "How long the certificates are valid.")
       ->type_name("N")
       ->check(CLI::Range(1, kMaxDays))
       ->capture_default_str();
   command
       ->add_option("--from", options->from,
-                   "From when on it is valid, as in 2026-01-31T12:00:00Z; an hour ago without it, for clocks that "
-                   "differ.")
+                   "Start of the validity, as in 2026-01-31T12:00:00Z. Without it: an hour ago, because clocks differ.")
       ->type_name("TIME");
-  command->add_flag("--force", options->force, "Replaces files that are there already.");
+  command->add_flag("--force", options->force, "Replaces existing files.");
   return options;
 }
 
@@ -87,7 +86,8 @@ void AddPkiCommand(CLI::App& app, Context& context) {
       "pki", "Makes a certificate authority and certificates of nodes, for tests of mutual TLS and small clusters.");
   pki->require_subcommand(1);
   CLI::App* init = pki->add_subcommand(
-      "init", "Makes a certificate authority: DIR/ca.pem, which every node needs, and DIR/ca.key, which none does.");
+      "init",
+      "Makes a certificate authority: DIR/ca.pem, which every node needs, and DIR/ca.key, which no node needs.");
   const auto init_options = AddPkiOptions(init, 3650);
   init->callback([&context, init_options] {
     context.run = [&context, init_options] { return MakeFiles(context, *init_options); };

@@ -20,7 +20,7 @@ constexpr mode_t kPublic = 0644, kSecret = 0600;
 absl::Status CheckAbsent(const std::string& path) {
   struct stat about = {};
   if (lstat(path.c_str(), &about) != 0 && errno == ENOENT) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(path, ": is there already; --force replaces it"));
+  return absl::AlreadyExistsError(absl::StrCat(path, ": exists already; --force replaces it"));
 }
 
 // Writes a file whole or not at all: writes a new file beside it, which replaces it.
@@ -95,7 +95,7 @@ absl::Status IssueInto(const std::string& folder, const std::vector<std::string>
   for (const std::string& node : nodes) {
     if (absl::Status status = CheckNodeName(node); !status.ok()) return status;
     if (node == kAuthorityName) {
-      return absl::InvalidArgumentError("'ca': the authority's files are called so; a node cannot be");
+      return absl::InvalidArgumentError("'ca': the authority's files have this name; give the node another name");
     }
     if (choices.force) continue;
     if (absl::Status status = CheckPairAbsent(folder, node); !status.ok()) return status;

@@ -189,8 +189,8 @@ void AddReplayCommand(CLI::App& app, Context& context) {
                        ->check(CLI::IsMember(names))
                        ->excludes(file);
   AddFleetFlags(replay, &options->fleet, "16MiB",
-                "Scales the volumes by one factor, such that a rank sends this much in the largest step; 0 leaves "
-                "those of a file as they are.");
+                "Scales the volumes by one factor, so that a rank sends this much in the largest step; 0 leaves the "
+                "volumes of a file as they are.");
   replay->add_option("--steps", options->steps, "Runs the first K steps; 0 runs all of a file.")
       ->type_name("K")
       ->capture_default_str();
@@ -204,7 +204,8 @@ void AddReplayCommand(CLI::App& app, Context& context) {
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  replay->add_flag("--verify,!--no-verify", options->verify, "Checks every byte (the default); or times only.");
+  replay->add_flag("--verify,!--no-verify", options->verify,
+                   "Checks every byte (the default), or only measures times.");
   replay->add_flag("--barrier,!--no-barrier", options->barrier,
                    "Lets no rank submit before all are ready (the default).");
   replay->add_flag("--prepared", options->prepared,
@@ -245,7 +246,7 @@ void AddReplayCommand(CLI::App& app, Context& context) {
 }
 
 void AddWorkerCommand(CLI::App& app, Context& context) {
-  CLI::App* worker = app.add_subcommand("worker", "One rank of replay and bench; not for people.");
+  CLI::App* worker = app.add_subcommand("worker", "Runs one rank of replay or bench. railsctl starts it by itself.");
   worker->group("");
   auto standard = std::make_shared<bool>(false);
   worker->add_flag("--stdio", *standard, "Commands come on standard input, events go to standard output.");

@@ -384,7 +384,7 @@ absl::Status Worker::Do(const QuitCommand& command) {
   doing_ = "end";
   const bool remote = patience_ < absl::InfiniteDuration();  // any process that listens at the rendezvous can send this
   if (remote && command.exit_code() == 0 && !left_) {
-    return absl::FailedPreconditionError("rank 0 says that all is well before this rank has left its group");
+    return absl::FailedPreconditionError("rank 0 reports success before this rank has left its group");
   }
   quit_ = command;
   return absl::OkStatus();

@@ -138,7 +138,7 @@ absl::Status MessageReader::CheckLength() const {
   if (NextLength().value_or(0) <= max_message_bytes_) return absl::OkStatus();
   const absl::string_view begins = absl::string_view(buffer_).substr(begin_, kMostShownBytes);
   return absl::InvalidArgumentError(
-      absl::StrCat("what came is no message of a replay: \"", absl::CEscape(begins), "\""));
+      absl::StrCat("the input is no message of a replay: \"", absl::CEscape(begins), "\""));
 }
 
 absl::StatusOr<bool> MessageReader::Fill() {

@@ -283,7 +283,7 @@ std::string Headline(const NodeView& node) {
   if (!node.status.ok()) {
     const std::string silent = absl::FormatDuration(absl::Floor(node.silent, absl::Seconds(1)));
     return absl::StrCat(name, ": NO ANSWER for ", silent, ", trying again",
-                        node.after ? "; below is what it said last" : "");
+                        node.after ? "; below is its last answer" : "");
   }
   if (!node.after) return absl::StrCat(name, ": waiting for its first answer");
   const char* draining = node.after->status().draining() ? "DRAINING, new jobs are refused; " : "";

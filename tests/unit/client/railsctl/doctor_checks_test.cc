@@ -171,7 +171,7 @@ TEST(DoctorDaemon, TellsASilentDaemonFromNone) {
   EXPECT_THAT(CheckDaemon(facts)[0].fix, HasSubstr("railsctl undrain --node"));
   facts.live = false;
   EXPECT_THAT(CheckDaemon(facts),
-              ElementsAre(Is(Level::kError, "a thread of the daemon stands still"), Is(Level::kOk, "TLS")));
+              ElementsAre(Is(Level::kError, "a thread of the daemon hangs"), Is(Level::kOk, "TLS")));
   facts = Healthy();
   facts.health = absl::UnavailableError("no answer");
   facts.overview.mutable_status()->set_tls(false);
@@ -186,7 +186,7 @@ TEST(DoctorDaemon, JudgesTheCertificate) {
   EXPECT_THAT(CheckDaemon(facts)[1], Is(Level::kWarning, "its certificate expires in 13d"));
   status->set_tls_certificate_expiry_seconds(1e9 - 7200);
   EXPECT_THAT(CheckDaemon(facts)[1], Is(Level::kError, "its certificate expired 2h 00m ago"));
-  EXPECT_THAT(CheckDaemon(facts)[1].fix, HasSubstr("while the daemon runs"));
+  EXPECT_THAT(CheckDaemon(facts)[1].fix, HasSubstr("the daemon reads it while it runs"));
 }
 
 TEST(DoctorRails, JudgesStates) {

@@ -113,7 +113,7 @@ TEST(ExplainNodesTest, OtherJobsAreRefused) {
   EXPECT_TRUE(CheckOneJob(jobs).ok());
   jobs[1].mutable_report()->mutable_job()->set_seq(6);
   EXPECT_EQ(CheckOneJob(jobs).message(),
-            "n1 tells of job 6 of moe in epoch 0000000000000007.3, n0 of job 5 of moe in epoch 0000000000000007.3; "
+            "n1 is about job 6 of moe in epoch 0000000000000007.3, n0 about job 5 of moe in epoch 0000000000000007.3; "
             "name the job and --group");
   jobs[1] = jobs[0];
   EXPECT_EQ(CheckOneJob(jobs).message(), "node n0 is there twice");

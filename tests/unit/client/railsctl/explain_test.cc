@@ -99,11 +99,11 @@ TEST(CausesTest, NamesTheRailThatEndedLastAndWhy) {
   rail->set_planned_bytes(1'000'000);
   rail->set_tx_bytes(1'500'000);
   job.mutable_rails(0)->set_tx_bytes(1'400'000);
-  EXPECT_THAT(Causes(job)[0], HasSubstr("it carried 1.03 of the mean, part of it taken over"));
+  EXPECT_THAT(Causes(job)[0], HasSubstr("it carried 1.03 of the mean, part of it moved from"));
   rail->set_returned_chunks(2);
   const std::vector<std::string> causes = Causes(job);
   EXPECT_EQ(causes[0], "rail1 gave back 2 chunks; other rails took over.");
-  EXPECT_THAT(causes[1], HasSubstr("it failed under 2 chunks"));
+  EXPECT_THAT(causes[1], HasSubstr("it failed with 2 chunks in flight"));
 }
 
 // Four rails, one of them drained; rail0 took longer than the others, and the plan was even.

@@ -323,7 +323,7 @@ TEST(RenderTop, SaysThatNobodyAnswersAndKeepsWhatWasKnown) {
   node.status = absl::UnavailableError("gone");
   node.silent = absl::Milliseconds(12'345);
   const std::string text = RenderTop(node, {}, {});
-  EXPECT_THAT(text, StartsWith("n0: NO ANSWER for 12s, trying again; below is what it said last\ngone\n\nRAIL"));
+  EXPECT_THAT(text, StartsWith("n0: NO ANSWER for 12s, trying again; below is its last answer\ngone\n\nRAIL"));
   EXPECT_THAT(text, HasSubstr("moe #3"));
 }
 
