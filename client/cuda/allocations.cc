@@ -25,7 +25,7 @@ absl::Status Allocations::Try() {
   driver.cuDeviceGetAttribute(&ordering, kRdmaWritesOrdering, device_->number());
   driver.cuDeviceGetAttribute(&flushes, kRdmaFlushOptions, device_->number());
   if (ordering < kFlushToOwner && ((flushes & 1) == 0 || driver.cuFlushGPUDirectRDMAWrites == nullptr)) {
-    return absl::UnimplementedError("the device cannot flush what others have written into it");
+    return absl::UnimplementedError("the device cannot flush the writes of other devices into its memory");
   }
   Address base = 0;
   absl::Status status = driver.Check(driver.cuMemAlloc_v2(&base, kTrialBytes), "cuMemAlloc");

@@ -51,7 +51,7 @@ absl::Status Copier::Run(Stream stream, const std::vector<Copy>& copies, Call* c
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("copying ", copy.bytes, " bytes from 0x", absl::Hex(copy.from),
                                                       " to 0x", absl::Hex(copy.to), ": ", status.message(),
-                                                      "; memory must stay until its job has ended"));
+                                                      "; memory must stay allocated until its job has ended"));
     }
   }
   if (call == nullptr) return absl::OkStatus();

@@ -96,14 +96,15 @@ absl::StatusOr<RemotePart> LocalPeers::Name(Address address, uint64_t length_byt
   size_t bytes = 0;
   absl::Status status = driver.Check(driver.cuMemGetAddressRange_v2(&base, &bytes, address), "cuMemGetAddressRange");
   if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("memory of the device at 0x", absl::Hex(address), ": ",
-                                                    status.message(), "; it must stay until its job has ended"));
+    return absl::Status(status.code(),
+                        absl::StrCat("memory of the device at 0x", absl::Hex(address), ": ", status.message(),
+                                     "; it must stay allocated until its job has ended"));
   }
   status = driver.Check(driver.cuIpcGetMemHandle(&part.handle, base), "cuIpcGetMemHandle");
   if (!status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat("memory of the device at 0x", absl::Hex(address),
-                                     " cannot be told to other processes of this node: ", status.message(),
+                                     " cannot be shared with other processes of this node: ", status.message(),
                                      "; allocate it by cudaMalloc() (torch: without expandable_segments), or join "
                                      "without local copies"));
   }

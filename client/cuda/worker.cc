@@ -268,12 +268,12 @@ absl::Status Worker::TakeVote(Operation& operation, const Slice& slice, const Jo
   Operation::Course& course = operation.course;
   if (report.highest_vote >= kMaxSlices) {
     return absl::InternalError(absl::StrCat("job ", operation.seq(), ": a rank wants ", report.highest_vote,
-                                            " further slices; at most ", kMaxSlices, " make sense"));
+                                            " further slices; at most ", kMaxSlices, " are possible"));
   }
   if (report.highest_vote < course.vote) {
     return absl::InternalError(absl::StrCat("job ", operation.seq(), ": this rank has voted ", course.vote,
                                             ", and the highest vote is ", report.highest_vote,
-                                            ": a daemon of the group is older than votes; upgrade it"));
+                                            ": a daemon of the group has a version without votes; upgrade it"));
   }
   const auto further = static_cast<uint32_t>(report.highest_vote);
   if (slice.number + 1 < operation.leading() && further > 0) {

@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
   }
   if (received.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " sent no pidfd, so its end could not be proven: its kernel must have pidfd_open"));
+        absl::StrCat(path, " sent no pidfd, so this client could not prove its end: its kernel must have pidfd_open"));
   }
   channel->hello_ = {opened.session_id(),
                      opened.boot_id(),
@@ -169,7 +169,7 @@ absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, i
   absl::MutexLock lock(&mutex_);
   if (out_of_step_) {
     return absl::UnavailableError(
-        absl::StrCat("the session on ", path_, " is of no more use: Reconnect() opens another"));
+        absl::StrCat("the session on ", path_, " cannot be used any more: Reconnect() opens another"));
   }
   absl::Status status = Send(request.SerializeAsString(), attachment, deadline);
   if (status.ok()) status = Receive(deadline, response, received);

@@ -87,8 +87,9 @@ absl::Status GroupCore::AwaitLive(Deadline deadline) {
   }
   const auto decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Live() || !over_.ok(); };
   if (!changed_.Await(mutex_, decided, deadline)) {
-    return absl::UnavailableError(absl::StrCat("group ", options_.name, " waits for a daemon that has ended, for ",
-                                               absl::FormatDuration(restart_limit_), " now (restart_limit)"));
+    return absl::UnavailableError(absl::StrCat("group ", options_.name, " has waited ",
+                                               absl::FormatDuration(restart_limit_),
+                                               " for a new daemon (restart_limit)"));
   }
   return over_;
 }
@@ -142,7 +143,8 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const std::shared_ptr<Pre
                                                        const Lengths& lengths, absl::Duration timeout) {
   const auto* const handle = dynamic_cast<const PreparedHandle*>(prepared.get());
   if (handle == nullptr || !handle->core()->OfGroup(this)) {
-    return absl::InvalidArgumentError(absl::StrCat("prepared: ", prepared == nullptr ? "null" : "of another group"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prepared: ", prepared == nullptr ? "null" : "made for another group"));
   }
   const std::shared_ptr<PreparedCore>& core = handle->core();
   return SubmitDraft(timeout, [&](Draft* draft) {
@@ -170,7 +172,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::SubmitDraft(absl::Duration timeo
 absl::StatusOr<GroupCore::Membership> GroupCore::Present() const {
   absl::MutexLock lock(&mutex_);
   if (!over_.ok()) return over_;
-  if (!Live()) return absl::UnavailableError("the epoch has just ended");
+  if (!Live()) return absl::UnavailableError("the epoch of the group has just ended");
   return present_;
 }
 
@@ -327,7 +329,7 @@ absl::Status GroupCore::AwaitAttempts(Deadline deadline) {
         if (!over_.ok()) return over_;
       }
       if (deadline.passed()) {
-        return absl::UnavailableError(absl::StrCat("job ", job->seq(), " of the epoch that is over does not end"));
+        return absl::UnavailableError(absl::StrCat("job ", job->seq(), " of the ended epoch does not end"));
       }
       absl::SleepFor(kFirstPause);
     }

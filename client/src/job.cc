@@ -287,7 +287,7 @@ JobCore::Result JobCore::Wait(absl::Duration timeout) {
     ask_at = Deadline::After(kAskAgain);
     if (absl::IsDeadlineExceeded(answer.status()) && !deadline.passed() && !finished()) {
       return absl::UnavailableError(absl::StrCat("railsd of node ", attempt->session->hello().node,
-                                                 " lives but does not answer; job ", seq_, " is unfinished"));
+                                                 " runs but does not answer; job ", seq_, " is unfinished"));
     }
   }
 }
@@ -341,8 +341,8 @@ absl::Status JobCore::Cancel() {
     if (accepted_) attempt = attempt_;
   }
   if (attempt == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("job ", seq_, " waits for a daemon that has ended, to be handed over again: cancel it then"));
+    return absl::UnavailableError(absl::StrCat(
+        "job ", seq_, " ended with its daemon, and a new daemon does not have it yet: cancel it again later"));
   }
   if (absl::Status status = attempt->session->Usable(); !status.ok()) return status;
   return attempt->session->CancelJob(attempt->id);

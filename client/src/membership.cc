@@ -32,9 +32,9 @@ absl::Status CheckGroupOptions(const GroupOptions& options) {
   }
   const bool waits = options.recovery == Recovery::kWait;
   if (waits ? options.wait_limit <= absl::ZeroDuration() : options.wait_limit != absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("wait_limit ", absl::FormatDuration(options.wait_limit),
-                     waits ? ": a group that waits needs a positive one" : ": only a group that waits has one"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "wait_limit ", absl::FormatDuration(options.wait_limit),
+        waits ? ": a group with recovery wait needs a positive one" : ": only a group with recovery wait has one"));
   }
   if (options.restart_limit < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(

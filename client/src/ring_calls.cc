@@ -118,7 +118,7 @@ absl::StatusOr<v1::RingAnswer> RingCalls::Call(ring::Kind kind, const google::pr
       if (kind != ring::Kind::kSubmit && kind != ring::Kind::kSubmitPrepared) return written;
       return NotSent(written);
     }
-    status = call->given_up ? absl::CancelledError("the call was given up")
+    status = call->given_up ? absl::CancelledError("the call was cancelled")
                             : absl::DeadlineExceededError("railsd does not answer");
     if (options.on_late == nullptr) {
       calls_.erase(id);
@@ -206,7 +206,7 @@ absl::Status RingCalls::AwaitRoom(size_t bytes, Deadline deadline) {
   };
   while (!enough()) {
     if (writer_.Room() < 0) {
-      const absl::Status broken = absl::InternalError("railsd has taken more requests than there are");
+      const absl::Status broken = absl::InternalError("railsd counts more requests than this client sent");
       HangUp(broken);
       return broken;
     }
@@ -221,7 +221,7 @@ absl::Status RingCalls::AwaitRoom(size_t bytes, Deadline deadline) {
     const bool in_time = enough() || Wait(waiter, deadline);
     absl::MutexLock lock(&mutex_);
     room_waiter_ = nullptr;
-    if (!in_time) return absl::DeadlineExceededError("railsd takes no requests");
+    if (!in_time) return absl::DeadlineExceededError("railsd reads no requests");
   }
   return absl::OkStatus();
 }
@@ -360,7 +360,7 @@ void RingCalls::Read() {
     if (!broken && kind == ring::Kind::kAnswer) broken = !answer_.ParseFromString(payload_);
     if (!broken && kind == ring::Kind::kReport) broken = !report_.ParseFromString(payload_);
     if (broken) {
-      HangUp(absl::InternalError("what railsd wrote into the ring is no record"));
+      HangUp(absl::InternalError("railsd wrote no valid record into the ring"));
       break;
     }
     if (kind == ring::Kind::kAnswer) OnAnswer(header.id, &answer_);

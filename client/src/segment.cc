@@ -19,10 +19,10 @@ absl::Status SegmentCore::CheckUsable() {
   absl::MutexLock lock(&mutex_);
   std::erase_if(poisoned_by_, [](const std::shared_ptr<DaemonLife>& daemon) { return daemon->Ended(); });
   if (poisoned_by_.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "segment ", id_,
-      " was in use by a job whose end this client did not see, and that railsd process still lives and may write into "
-      "it: use another segment, or wait until the process has ended"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("segment ", id_,
+                   " is poisoned: a job used it whose end this client did not see, and that railsd process still runs "
+                   "and may write into it. Use another segment, or wait until the process has ended"));
 }
 
 absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory, bool prefault,

@@ -106,7 +106,7 @@ absl::Status EndOfJobs(const absl::Status& lost) {
 absl::Status Session::HowItEnded(const absl::Status& broken) const {
   const SessionHello& hello = channel_->hello();
   const std::string process =
-      absl::StrCat("process ", hello.daemon_pid > 0 ? absl::StrCat(hello.daemon_pid, " ") : "", "of node ", hello.node);
+      absl::StrCat("process", hello.daemon_pid > 0 ? absl::StrCat(" ", hello.daemon_pid) : "", " of node ", hello.node);
   const absl::Status why = broken.ok() ? channel_->GivenUp() : broken;
   std::string how;
   if (!why.ok()) {
@@ -114,7 +114,7 @@ absl::Status Session::HowItEnded(const absl::Status& broken) const {
   } else if (hello.daemon->EndedWithin(kExit)) {
     how = absl::StrCat("the railsd ", process, " has ended");
   } else {
-    how = absl::StrCat("the railsd ", process, " closed the session, and has not ended");
+    how = absl::StrCat("the railsd ", process, " closed the session and still runs");
   }
   return absl::UnavailableError(absl::StrCat(how, ": groups and jobs are lost; reconnect and join again"));
 }
@@ -292,7 +292,7 @@ absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
   const Deadline deadline = Deadline::After(timeout);
   if (!AwaitRemovals(deadline)) {
     return absl::UnavailableError(absl::StrCat(
-        "railsd of node ", hello().node, " has not let go of dropped segments within ", absl::FormatDuration(timeout)));
+        "railsd of node ", hello().node, " has not released dropped segments within ", absl::FormatDuration(timeout)));
   }
   absl::Status status = ask(deadline.left());
   if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {

@@ -273,17 +273,17 @@ def test_wrong_arguments(cluster):
                 (lambda: buffer.dispatch(x, idx, num_experts=3), "multiple of the group's 2 ranks"),
                 (lambda: buffer.dispatch(x, idx + 4, num_experts=4), "from 4 to 4"),
                 (lambda: buffer.dispatch(x, idx - 2, num_experts=4), "from -2"),
-                (lambda: buffer.dispatch(x, idx), "num_experts is not given"),
-                (lambda: buffer.dispatch(x, num_experts=4), "topk_idx is not given"),
+                (lambda: buffer.dispatch(x, idx), "num_experts is missing"),
+                (lambda: buffer.dispatch(x, num_experts=4), "topk_idx is missing"),
                 (lambda: buffer.dispatch(x, idx[:, 0], num_experts=4), "shape"),
                 (lambda: buffer.dispatch(x, idx.astype(float), num_experts=4), "float64"),
-                (lambda: buffer.dispatch(x[:2], idx, num_experts=4), "x has 2 tokens, and there is a way for 3"),
+                (lambda: buffer.dispatch(x[:2], idx, num_experts=4), "x has 2 tokens, and the handle has 3"),
                 (lambda: buffer.dispatch(x, idx, np.zeros((2, 2)), num_experts=4), "topk_weights has the shape"),
                 (lambda: buffer.dispatch(x, idx, num_experts=4, expert_alignment=0), "expert_alignment is 0")):
             with pytest.raises(rails.InvalidArgumentError, match=text):
                 call()
         handle = buffer.dispatch(x, idx, num_experts=2)[4]
-        with pytest.raises(ValueError, match="x has 2 tokens, and there is a way for 3"):
+        with pytest.raises(ValueError, match="x has 2 tokens, and the handle has 3"):
             buffer.dispatch(x[:2], handle=handle)
         with pytest.raises(ValueError, match="x has 5 rows, and [06] tokens were received"):
             buffer.combine(np.zeros((5, 4), np.float32), handle)

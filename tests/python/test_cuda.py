@@ -245,7 +245,7 @@ def test_refusals(cluster, gpu):
             with pytest.raises(rails.InvalidArgumentError, match="without a device"):
                 work.wait_on(stream)
             work.wait(30)
-        for options, text in (({"slice_bytes": 1024}, "no device"), ({"device": device, "slices": 0}, "slices is 0"),
+        for options, text in (({"slice_bytes": 1024}, "it needs a device"), ({"device": device, "slices": 0}, "slices is 0"),
                               ({"device": device, "slice_bytes": 10}, "slice_bytes 10"), ({"device": device, "recovery": "degrade"}, "cannot lose")):
             with pytest.raises(rails.InvalidArgumentError, match=text):
                 client.join("wrong", 0, 1, **options)

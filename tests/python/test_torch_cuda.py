@@ -249,7 +249,7 @@ def test_refusals(on_ranks):
         refused("all_to_all: tensors on cuda:0 and cuda:1", group.alltoall, [receive] * WORLD, [Tensor(send.memory, device=1)] * WORLD)
         refused("a tensor on meta; the backend rails takes tensors on cpu and cuda", each, receive, torch.zeros(WORLD, device="meta"), [], [])
         refused(r"all_to_all_single: an output of shape \(4,\) on cuda:0 is not contiguous", each, rank.scattered(np.zeros(4)), send, [], [])
-        refused("send to rank .* a tensor on cuda:0; the backend rails sends and receives tensors on cpu", group.send, [send], rank.rank ^ 1)
+        refused("send to rank .* a tensor on cuda:0; the backend rails sends and receives only tensors on cpu", group.send, [send], rank.rank ^ 1)
         refused("recv from rank .* a tensor on cuda:0", group.recv, [send], rank.rank ^ 1)
         each(receive, send, [], []).wait(LIMIT)
         refused("a tensor on cuda:1: the first operation of this group was on cuda:0", each,

@@ -150,7 +150,7 @@ def check_pairs(gloo, group):
     for peer in (RANK, WORLD):
         if peer == RANK:
             expect(ValueError, f"rank {RANK}", group.send, [given], peer)
-        expect(ValueError, f"this is {RANK}", group.recv, [given], peer)
+        expect(ValueError, f"this is rank {RANK}", group.recv, [given], peer)
 
 
 def check_pairs_that_disagree():

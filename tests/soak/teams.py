@@ -32,7 +32,7 @@ PROMISES = [
     ("UNAVAILABLE", r"rail \d to n\d failed in the middle of job", CUT),
     ("UNAVAILABLE", r"rank \d on n\d is gone", {"trainer killed", "daemon killed"}),
     ("UNAVAILABLE", r"session \d+ on n\d is gone", {"trainer killed", "daemon killed"}),
-    ("UNAVAILABLE", r"lives but does not answer|does not answer on the descriptor socket|has not let go of",
+    ("UNAVAILABLE", r"runs but does not answer|does not answer on the descriptor socket|has not released",
      {"daemon stopped"}),
     ("UNAVAILABLE", r"is not known after", {"daemon stopped", "daemon killed"}),
     ("UNAVAILABLE", r"railsd at .*sock|cannot connect to|closed the (descriptor socket|session)|is railsd running|"

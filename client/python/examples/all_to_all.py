@@ -55,7 +55,7 @@ def main():
     parser.add_argument("--rank", type=int, help="the only rank to run here")
     parser.add_argument("--rounds", type=int, default=2, help="exchanges (default 2)")
     parser.add_argument("--wait", type=float, default=10, help="seconds to wait for a daemon (default 10)")
-    parser.add_argument("sockets", nargs="+", metavar="SOCKET_DIR", help="of the daemons")
+    parser.add_argument("sockets", nargs="+", metavar="SOCKET_DIR", help="the folder of a daemon's sockets")
     options = parser.parse_args()
     ranks = range(options.world) if options.rank is None else [options.rank]
     with concurrent.futures.ThreadPoolExecutor(len(ranks)) as threads:

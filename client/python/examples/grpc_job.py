@@ -95,7 +95,7 @@ def run(rank, folder):
 def main():
     parser = argparse.ArgumentParser(description="Runs a job of two ranks by gRPC.")
     parser.add_argument("protos", type=Path, metavar="PROTO_DIR", help="the folder that holds rails/v1")
-    parser.add_argument("sockets", nargs="+", metavar="SOCKET_DIR", help="of the daemons")
+    parser.add_argument("sockets", nargs="+", metavar="SOCKET_DIR", help="the folder of a daemon's sockets")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_stubs(options.protos, folder)

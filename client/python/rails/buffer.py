@@ -142,9 +142,9 @@ class Buffer:
         per_expert, metadata = None, []
         if handle is None:
             if num_experts is None and num_tokens_per_expert is None:
-                raise InvalidArgumentError("num_experts is not given, and no handle or num_tokens_per_expert that tell it")
+                raise InvalidArgumentError("num_experts is missing: give it, or a handle, or num_tokens_per_expert")
             if topk_idx is None and (is_token_in_rank is None or num_tokens_per_expert is None):
-                raise InvalidArgumentError("topk_idx is not given, and no handle, nor is_token_in_rank with num_tokens_per_expert")
+                raise InvalidArgumentError("topk_idx is missing: give it, or a handle, or is_token_in_rank with num_tokens_per_expert")
             num_experts = len(num_tokens_per_expert) if num_experts is None else num_experts
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 _, _, num_tokens_per_expert, is_token_in_rank, _ = self.get_dispatch_layout(topk_idx, num_experts)
@@ -457,7 +457,7 @@ def _ended(work: Work) -> bool:
 def _check_rows(arrays: list[_Array], handle: Handle) -> None:
     for array in arrays:
         if array.rows != handle.num_tokens:
-            raise InvalidArgumentError(f"{array.name} has {array.rows} tokens, and there is a way for {handle.num_tokens}")
+            raise InvalidArgumentError(f"{array.name} has {array.rows} tokens, and the handle has {handle.num_tokens}")
 
 
 def _wait(event: Event | None) -> None:

@@ -167,7 +167,7 @@ class Client:
             AlreadyExistsError: the rank has already joined.
         """
         if recovery not in RECOVERIES:
-            raise InvalidArgumentError(f"recovery is '{recovery}', and not one of {', '.join(RECOVERIES)}")
+            raise InvalidArgumentError(f"recovery is '{recovery}'; it must be one of {', '.join(RECOVERIES)}")
         for argument, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
             if not least <= value < 1 << 32:
                 raise InvalidArgumentError(f"{argument} is {value}")
@@ -226,7 +226,7 @@ def _check_device(client: Client, device: Device | None, slice_bytes: int | None
         raise InvalidArgumentError("device was opened with another client: open it with this one")
     for argument, value, bits in (("slice_bytes", slice_bytes, 64), ("slices", slices, 32)):
         if value is not None and device is None:
-            raise InvalidArgumentError(f"{argument} is {value}, and there is no device")
+            raise InvalidArgumentError(f"{argument} is {value}; it needs a device")
         if value is not None and not 0 < value < 1 << bits:
             raise InvalidArgumentError(f"{argument} is {value}")
 

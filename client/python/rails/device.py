@@ -105,7 +105,7 @@ class DeviceArray:
     def __getitem__(self, rows: slice) -> DeviceArray:
         """Consecutive rows of the array: array[begin:end]."""
         if not isinstance(rows, slice):
-            raise TypeError(f"an array of a device is cut by a slice of rows, and this is {rows!r}")
+            raise TypeError(f"an array of a device takes a slice of rows as its index, not {rows!r}")
         begin, end, step = rows.indices(len(self))
         if step != 1:
             raise InvalidArgumentError(f"a step of {step} leaves rows out: an array of a device has consecutive rows")

@@ -197,10 +197,10 @@ class ProcessGroup(dist.ProcessGroup):
                     sends: Parts, receives: Parts) -> Work:
         """Begins a send or recv: a job of a group of two, the source and the destination."""
         if not 0 <= peer < self.size() or peer == self.rank():
-            raise ValueError(f"{name}: it must be another one of the {self.size()} ranks of the group, and this is {self.rank()}")
+            raise ValueError(f"{name} must be another one of the {self.size()} ranks of the group, and this is rank {self.rank()}")
         gpu = _gpu_of(name, sends, receives)
         if gpu is not None:
-            raise ValueError(f"{name}: a tensor on {gpu}; the backend rails sends and receives tensors on cpu, or use all_to_all")
+            raise ValueError(f"{name}: a tensor on {gpu}; the backend rails sends and receives only tensors on cpu: copy it there, or use all_to_all")
         pair = source, destination
         channel = self._pairs.get(pair)
         if channel is None:

@@ -354,7 +354,7 @@ TEST_F(ClientTest, WhatWasDroppedIsRemovedBeforeTheSessionEnds) {
 TEST_F(ClientTest, ClosedSessionNamesWhoClosedIt) {
   daemon_->CloseSessions();
   EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
-  EXPECT_THAT(client_->CreateSegment(4096).status().message(), HasSubstr("closed the session, and has not ended"));
+  EXPECT_THAT(client_->CreateSegment(4096).status().message(), HasSubstr("closed the session and still runs"));
   ASSERT_TRUE(client_->Reconnect().ok());
   daemon_->RefuseSegments(absl::DataLossError(std::string(100'000, 'x')));  // no packet is so long
   EXPECT_TRUE(absl::IsInternal(client_->CreateSegment(4096).status()));

@@ -216,7 +216,7 @@ TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
   auto refused = group->Submit(Exchange(send_, receive_));
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
   EXPECT_THAT(refused.status().message(), HasSubstr("sends[0].ranges[0].segment"));
-  EXPECT_THAT(refused.status().message(), HasSubstr("still lives"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("still runs"));
   auto clean = MakeSegment(), other = MakeSegment();
   EXPECT_TRUE(group->Submit(Exchange(clean, other)).ok()) << "only those of lost jobs";
   old->EndProcess();

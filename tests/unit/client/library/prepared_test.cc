@@ -78,7 +78,7 @@ TEST_F(PreparedTest, LengthsAreCheckedBeforeTheDaemonSeesThem) {
   EXPECT_THAT(daemon_->prepared_submissions(), IsEmpty());
   EXPECT_TRUE(absl::IsInvalidArgument(group->Submit(nullptr, {}).status()));
   auto other = Join(1);
-  EXPECT_THAT(other->Submit(prepared, {}).status().message(), HasSubstr("of another group"));
+  EXPECT_THAT(other->Submit(prepared, {}).status().message(), HasSubstr("made for another group"));
   AllToAllv bad = Layout();
   bad.sends[0].rank = 7;
   EXPECT_THAT(group->Prepare(bad).status().message(), HasSubstr("sends[0].rank 7"));
@@ -110,7 +110,7 @@ TEST_F(PreparedTest, OutlivesItsGroupAndItsClient) {
   EXPECT_TRUE(absl::IsFailedPrecondition(group->Submit(prepared, {}).status()));
   group.reset();
   group = Join();
-  EXPECT_THAT(group->Submit(prepared, {}).status().message(), HasSubstr("of another group"));
+  EXPECT_THAT(group->Submit(prepared, {}).status().message(), HasSubstr("made for another group"));
   group.reset();
   client_.reset();
   prepared.reset();

@@ -250,7 +250,7 @@ TEST_F(RingTest, ARingThatIsNoneEndsTheSession) {
   EXPECT_TRUE(absl::IsAborted(job->Wait().status()));
   EXPECT_FALSE(client_->Connected());
   EXPECT_THAT(client_->CreateSegment(4096).status().message(),
-              AllOf(HasSubstr("this client closed its session"), HasSubstr("is no record")));
+              AllOf(HasSubstr("this client closed its session"), HasSubstr("wrote no valid record")));
   EXPECT_TRUE(client_->Reconnect().ok());
 }
 
