@@ -309,8 +309,8 @@ void Engine::Drop(EarlyMessages::Message early) {
   const Peer& from = peers_.Get(early.from);
   if (ready == nullptr || !from.up) return;
   outbox_.Send(from.node, Abort{ready->job, absl::StatusCode::kUnavailable,
-                                absl::StrCat(options_.node, " has not heard of the group's epoch, and keeps only so ",
-                                             "many messages of ", from.node, " for so long; join again")});
+                                absl::StrCat(options_.node, " has dropped READY of ", from.node,
+                                             ": the group's epoch has not begun on ", options_.node, "; join again")});
   outbox_.Send(from.node, Quiesced{ready->job, {}});
 }
 

@@ -45,7 +45,7 @@ absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* se
   }
   if (next_seq > 1 && request.recovery.policy != RecoveryPolicy::kWait) {
     return absl::InvalidArgumentError(
-        absl::StrCat("next_seq: ", next_seq, ", but only groups with the policy wait go on in a new epoch"));
+        absl::StrCat("next_seq: ", next_seq, ", but only groups with recovery wait go on in a new epoch"));
   }
   return absl::OkStatus();
 }
@@ -90,7 +90,7 @@ absl::Status GroupTable::CheckRoom(const GroupKey& key) const {
   return options_.refused->Refuse(
       Limit::kGroups,
       // Gives no numbers, because most groups may be other tenants'.
-      absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, as many as it may",
+      absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, the most that it may have",
                    any_broken ? "; a broken one counts until its ranks have left it or joined it again" : ""));
 }
 

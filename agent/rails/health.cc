@@ -206,7 +206,7 @@ std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Duration 
     case HealthState::kUp:
       return "";
     case HealthState::kSuspect:
-      return "what was sent makes no progress";
+      return "the bytes in flight make no progress";
     case HealthState::kDown:
       return rail.charged ? "the connections to all peers broke together" : "not connected to any peer";
     case HealthState::kProbing:

@@ -16,7 +16,7 @@ void SegmentMapper::Submit(Task task) {
   {
     std::lock_guard lock(mutex_);
     if (stopping_) {
-      refused = absl::AbortedError("the daemon ends");
+      refused = absl::AbortedError("the daemon is stopping");
     } else if (tasks_.size() >= capacity_) {
       refused = absl::UnavailableError(absl::StrCat(capacity_, " segments wait to be mapped; try again"));
     } else {
@@ -34,7 +34,7 @@ void SegmentMapper::Stop() {
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
-  for (Task& task : tasks_) Refuse(task, absl::AbortedError("the daemon ends"));
+  for (Task& task : tasks_) Refuse(task, absl::AbortedError("the daemon is stopping"));
   tasks_.clear();
 }
 

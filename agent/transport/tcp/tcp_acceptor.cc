@@ -130,7 +130,7 @@ bool TcpAcceptor::OnHello(Connection& connection) {
   Hello hello;
   if (!DecodeHello(connection.greeting, &hello)) {
     AddTo(context_->counters.protocol_errors, 1);
-    context_->Notice(&notice_, absl::StrCat(": what ", AddressOfPeer(connection), " sent is no HELLO"));
+    context_->Notice(&notice_, absl::StrCat(": ", AddressOfPeer(connection), " sent no HELLO"));
     return false;
   }
   Peer* peer = nullptr;

@@ -154,7 +154,7 @@ void TcpRail::OnAnswer(Connection& connection) {
   Answer answer;
   if (!DecodeAnswer(connection.greeting, &answer) || answer.version != kProtocolVersion) {
     AddTo(context_.counters.protocol_errors, 1);
-    return DialFailed(peer, EPROTO, "what answers there is no railsd of this version");
+    return DialFailed(peer, EPROTO, "the other end is no railsd of this version");
   }
   const std::string who = absl::StrCat(answer.node, " (boot ", absl::Hex(answer.boot, absl::kZeroPad16));
   if (answer.refusal != Refusal::kNone) {
@@ -166,7 +166,7 @@ void TcpRail::OnAnswer(Connection& connection) {
   }
   if (!SameMac(answer.mac, AnswerMac(peer.config.key, connection.hello, connection.greeting))) {
     AddTo(context_.counters.protocol_errors, 1);
-    return DialFailed(peer, EACCES, "what answers there did not prove that it is that node");
+    return DialFailed(peer, EACCES, "the other end did not prove that it is that node");
   }
   if (((answer.features & kTlsRecords) != 0) != context_.options.tls) {
     return DialFailed(peer, EPROTO, RefusalText(Refusal::kUnlikeTls));

@@ -14,7 +14,7 @@ CompletionError ExplainCompletion(int status) {
     case IBV_WC_SUCCESS:
       return {0, "success", true};
     case IBV_WC_WR_FLUSH_ERR:
-      return {ECONNABORTED, "flushed, for the queue pair is in error", false};
+      return {ECONNABORTED, "flushed, because the queue pair is in error", false};
     case IBV_WC_RETRY_EXC_ERR:
       return {ETIMEDOUT, "the peer's device does not answer (its link or node is down, or the path loses everything)",
               true};
@@ -30,7 +30,7 @@ CompletionError ExplainCompletion(int status) {
       return {EREMOTEIO, "the peer's device could not complete the request", true};
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_ACCESS_ERR:
-      return {EFAULT, "local memory is not registered as it should be", true};
+      return {EFAULT, "local memory is not registered for this access", true};
     case IBV_WC_LOC_LEN_ERR:
       return {EMSGSIZE, "a work request is longer than the port takes", true};
     case IBV_WC_LOC_QP_OP_ERR:

@@ -27,11 +27,12 @@ Refusal JudgeSignal(const LocalEnd& local, const EndpointAddress& own, const std
     return {RefusalReason::kUnknownNode, absl::StrCat(Both(local, signal), ": expected from node '", node, "'")};
   }
   if (signal.boot != boot || signal.to_boot != local.boot) {
-    return {RefusalReason::kBoot, absl::StrCat(Both(local, signal), ": another life of a daemon is meant (boot ids ",
-                                               absl::Hex(signal.boot.value(), absl::kZeroPad16), " to ",
-                                               absl::Hex(signal.to_boot.value(), absl::kZeroPad16), ", expected ",
-                                               absl::Hex(boot.value(), absl::kZeroPad16), " to ",
-                                               absl::Hex(local.boot.value(), absl::kZeroPad16), ")")};
+    return {RefusalReason::kBoot,
+            absl::StrCat(Both(local, signal), ": the boot ids are of another start of a daemon (boot ids ",
+                         absl::Hex(signal.boot.value(), absl::kZeroPad16), " to ",
+                         absl::Hex(signal.to_boot.value(), absl::kZeroPad16), ", expected ",
+                         absl::Hex(boot.value(), absl::kZeroPad16), " to ",
+                         absl::Hex(local.boot.value(), absl::kZeroPad16), ")")};
   }
   if (signal.rail != local.rail) {
     return {RefusalReason::kRail, absl::StrCat(Both(local, signal), ": the rails would cross; rail ",

@@ -413,7 +413,7 @@ void VerbsRail::WakeStillQueuePairs(Endpoint& endpoint) {
     if (!woken) continue;
     Notice(&endpoint.notice, absl::StrCat("node '", endpoint.peer.node, "': nothing was acknowledged for ",
                                           absl::FormatDuration(absl::Nanoseconds(kLookInterval)),
-                                          "; a queue pair was given an empty write, in case it has gone to sleep"));
+                                          "; the rail posted an empty write, because a queue pair may have stalled"));
   }
 }
 

@@ -114,7 +114,7 @@ void VerbsRail::Unbind(ZoneRef zone, bool writers_stopped) {
   } else {
     // Without a key a device refuses the next packet. Soft-RoCE does not wait for the packet that it is writing.
     bound.state = BoundZone::State::kClosing;  // DropZones() ends it
-    Break(*bound.endpoint, ECONNRESET, "a zone was closed under a writer that has not stopped");
+    Break(*bound.endpoint, ECONNRESET, "a zone was closed while a peer still wrote into it");
   }
 }
 

@@ -357,7 +357,7 @@ TEST_F(TenantJobsTest, LimitsOfTheNodeSayNothingOfWhoHasWhat) {
   cluster_.node(0).engine->Retune(tuning);
   b.trainer(0).Join("h", 2);
   EXPECT_EQ(b.trainer(0).group.status(),
-            absl::ResourceExhaustedError("limits.max_groups: n0 has 1 groups, as many as it may"));
+            absl::ResourceExhaustedError("limits.max_groups: n0 has 1 groups, the most that it may have"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ TEST_F(TcpHostileTest, WhatIsNoHelloIsClosedAndCounted) {
   EXPECT_TRUE(IsClosed(fd));
   EXPECT_EQ(ProtocolErrors(), 1u);
   ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_THAT(notices_[0], ::testing::HasSubstr("is no HELLO"));
+  EXPECT_THAT(notices_[0], ::testing::HasSubstr("sent no HELLO"));
 }
 
 TEST_F(TcpHostileTest, ATruncatedHelloRunsOutOfTime) {
