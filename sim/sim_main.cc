@@ -71,7 +71,7 @@ void Declare(CLI::App* app, Options* options) {
   app->add_option("--csv", options->csv, "Writes a line for each policy at each point to this file.")
       ->type_name("FILE");
   app->add_option("--report", options->report, "Writes one HTML page with plots to this file.")->type_name("FILE");
-  app->add_flag("--explain", options->explain, "Tells the fixed cost by step.");
+  app->add_flag("--explain", options->explain, "Shows the fixed cost by step.");
   app->add_option("--threads", options->threads, "Threads; as many as processors when not given.")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));

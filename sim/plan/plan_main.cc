@@ -180,7 +180,7 @@ void Declare(CLI::App* app, Options* options) {
   for (const Policy policy : kAllPolicies) policies.emplace_back(PolicyName(policy));
   app->add_option("FILE", options->file,
                   "A routing trace (CSV with rank, model, layer, iter, tokens) or a traffic matrix between nodes in "
-                  "bytes (CSV, blanks or JSON), plain or gzip; which of them is seen from the header.");
+                  "bytes (CSV, blanks or JSON), plain or gzip. The header shows which.");
   app->add_option("--policy", options->policies,
                   absl::StrCat("A policy to plan under; may be repeated. One of ", absl::StrJoin(policies, ", "),
                                ". All of them when not given."));
@@ -198,8 +198,8 @@ void Declare(CLI::App* app, Options* options) {
       ->capture_default_str();
   app->add_flag("--trace", options->trace, "The file must be a routing trace.");
   app->add_option("--model", options->model,
-                  "Only this model of the trace, or the model that --workload mixtral draws from "
-                  "(mixtral-8x7b-e8k2 or mixtral-8x7b-e16k4).");
+                  "Only this model of the trace, or the model that --workload mixtral imitates (mixtral-8x7b-e8k2 or "
+                  "mixtral-8x7b-e16k4).");
   app->add_option("--trace-ranks-per-node", options->trace_ranks_per_node, "The ranks of a node in the trace.")
       ->capture_default_str();
   app->add_option("--steps", options->steps,
@@ -213,7 +213,7 @@ void Declare(CLI::App* app, Options* options) {
       ->check(rails::ctl::NotBelowZero)
       ->capture_default_str();
   app->add_option("--bytes-per-rank", options->bytes_per_rank,
-                  "Scales all steps by one factor such that a rank sends this much in the largest step.");
+                  "Scales all steps by one factor, so that a rank sends this much in the largest step.");
   app->add_option("--zipf-exponent", options->zipf_exponent, "The exponent of --workload zipf.")->capture_default_str();
   app->add_option("--sparse-fraction", options->sparse_fraction,
                   "The probability that a pair exchanges in --workload sparse.")

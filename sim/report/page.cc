@@ -76,7 +76,7 @@ std::string Tiles(const PointResult& point) {
   out += Tile(FormatByteRate(best.bus_bytes_per_second), "bus bandwidth of a GPU");
   out += FasterTile(point, best) + NeverTile(point);
   if (best.fixed.Sum() > 0) {
-    out += Tile(absl::StrFormat("%.1f %%", best.FixedShare() * 100), "of the time is fixed cost");
+    out += Tile(absl::StrFormat("%.1f %%", best.FixedShare() * 100), "share of fixed cost");
   }
   return out + "</div>\n";
 }

@@ -83,9 +83,9 @@ const Key kKeys[] = {
     {"workload.zipf_exponent", "--zipf-exponent", "X", "1.2", "Popularity of nodes falls as 1 / place^X.", KeyUse::kZipf, [](Text t, Scenario* s) { return ParseReal(t, 0, 8, &s->zipf_exponent); }},
     {"workload.sparse_fraction", "--sparse-fraction", "X", "0.25", "Probability that a pair of nodes exchanges.", KeyUse::kSparse, [](Text t, Scenario* s) { return ParseReal(t, 1e-6, 1, &s->sparse_fraction); }},
     {"workload.spread", "--spread", "WORD", "skewed", "How traffic of nodes is spread over their GPUs: even, or skewed as experts are.", KeyUse::kNoModel, SetSpread},
-    {"workload.steps", "--steps", "N", "1", "Steps that are generated or drawn, or taken from the start of a trace.", KeyUse::kAlways, [](Text t, Scenario* s) { return SetInteger(t, 1, 10000, &s->steps); }},
+    {"workload.steps", "--steps", "N", "1", "Number of steps: generated, drawn, or from the start of a trace.", KeyUse::kAlways, [](Text t, Scenario* s) { return SetInteger(t, 1, 10000, &s->steps); }},
     {"workload.exchanges", "--exchanges", "WORD", "auto", "dispatch, combine or both; auto is both of a model or trace, and dispatch otherwise.", KeyUse::kAlways, SetExchanges},
-    {"workload.trace_model", "--trace-model", "NAME", "all; mixtral-8x7b-e8k2", "Only this model of the trace, or the one that mixtral draws after.", KeyUse::kTrace, [](Text t, Scenario* s) { s->trace_model = t; return std::string(); }},
+    {"workload.trace_model", "--trace-model", "NAME", "all; mixtral-8x7b-e8k2", "Only this model of the trace, or the one that mixtral imitates.", KeyUse::kTrace, [](Text t, Scenario* s) { s->trace_model = t; return std::string(); }},
     {"workload.trace_ranks_per_node", "--trace-ranks-per-node", "N", "8", "Ranks of a node in the trace.", KeyUse::kFile, [](Text t, Scenario* s) { return SetInteger(t, 1, 65536, &s->trace_ranks_per_node); }},
 
     {"model.hidden", "--hidden", "N", "", "Hidden size: elements of a token.", KeyUse::kModel, [](Text t, Scenario* s) { return SetOptional(t, 1, &s->model.hidden); }},
@@ -100,8 +100,8 @@ const Key kKeys[] = {
     {"model.group_nodes", "--group-nodes", "N", "0", "Nodes that hold all experts once; 0: as many as possible.", KeyUse::kModel, [](Text t, Scenario* s) { return SetInteger(t, 0, 4096, &s->group_nodes); }},
     {"model.experts_per_gpu", "--experts-per-gpu", "N", "0", "Most experts that a GPU holds; 0: any number.", KeyUse::kModel, [](Text t, Scenario* s) { return SetInteger(t, 0, 65536, &s->experts_per_gpu); }},
     {"model.copies", "--copies", "WORD", "expert", "Copies of a token: one for each expert, for each rank or for each node.", KeyUse::kModel, SetCopies},
-    {"model.dispatch_bytes", "--dispatch-bytes", "X", "", "Bytes of an element on the way to the experts.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseReal(t, 0.125, 64, &s->model.dispatch_bytes.emplace()); }},
-    {"model.combine_bytes", "--combine-bytes", "X", "", "Bytes of an element on the way back.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseReal(t, 0.125, 64, &s->model.combine_bytes.emplace()); }},
+    {"model.dispatch_bytes", "--dispatch-bytes", "X", "", "Bytes of an element that is sent to the experts.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseReal(t, 0.125, 64, &s->model.dispatch_bytes.emplace()); }},
+    {"model.combine_bytes", "--combine-bytes", "X", "", "Bytes of an element that is sent back.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseReal(t, 0.125, 64, &s->model.combine_bytes.emplace()); }},
 
     {"iteration.device", "--device", "FLOPS", "989tflops", "Operations of a GPU in a second.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseFlops(t, &s->compute.device_flops); }},
     {"iteration.efficiency", "--efficiency", "X", "0.4", "Part of them that a layer reaches.", KeyUse::kModel, [](Text t, Scenario* s) { return ParseReal(t, 1e-6, 1, &s->compute.efficiency); }},
@@ -115,7 +115,7 @@ const Key kKeys[] = {
     {"network.queue", "--queue", "SIZE", "1MiB", "Bytes that a port of a switch queues.", KeyUse::kPacket, [](Text t, Scenario* s) { return ParseSize(t, 1, &s->packet.queue_bytes); }},
     {"network.full", "--full", "WORD", "ecn", "A full queue: drop; ecn: mark before that; pause: stop the senders.", KeyUse::kPacket, SetFull},
     {"network.mark", "--mark", "SIZE", "256KiB", "Length of a queue from which ecn marks packets.", KeyUse::kEcn, [](Text t, Scenario* s) { return ParseSize(t, 1, &s->packet.mark_bytes); }},
-    {"network.acks_wait", "--acks-wait", "BOOL", "false", "Acknowledgements wait behind the bytes that go their way, as over TCP.", KeyUse::kPacket, [](Text t, Scenario* s) { return ParseFlag(t, &s->packet.acks_wait); }},
+    {"network.acks_wait", "--acks-wait", "BOOL", "false", "Acknowledgements wait behind bytes in the same direction, as over TCP.", KeyUse::kPacket, [](Text t, Scenario* s) { return ParseFlag(t, &s->packet.acks_wait); }},
     {"network.window", "--window", "SIZE", "0", "Bytes in flight of a pair of NICs; 0: two bandwidth-delay products and a share of the queue.", KeyUse::kPacket, [](Text t, Scenario* s) { return ParseSize(t, 0, &s->packet.window_bytes); }},
 
     {"policy", "--policy", "NAME", "all", "Policies that are compared at every point.", KeyUse::kAlways, nullptr},

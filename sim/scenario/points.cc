@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<std::string>> PoliciesOf(const Document& document) {
   const std::string list = absl::StrJoin(policies, ", ");
   policies.clear();
   for (const Value& value : setting->values) {
-    if (value.text == "all") return MistakeAt(document, *setting, value, "stands alone: it is every policy");
+    if (value.text == "all")
+      return MistakeAt(document, *setting, value, "must stand alone, because it means every policy");
     if (std::find(known.begin(), known.end(), value.text) == known.end()) {
       if (value.text == "lpt") return MistakeAt(document, *setting, value, "is called planner here");
       const std::optional<std::string_view> nearest = Nearest(value.text, known);

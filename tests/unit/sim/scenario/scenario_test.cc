@@ -116,7 +116,7 @@ TEST(PointsTest, MistakesOfValues) {
   ExpectMistake("workload: zipff\n", "workload.kind: \"zipff\" is none of mixtral, uniform");
   ExpectMistake("policy: plannr\n", "policy: \"plannr\" is no policy; did you mean planner?");
   ExpectMistake("iteration: {overlap: 2}\n", "\"2\" is not between 0 and 1");
-  ExpectMistake("policy: [all, planner]\n", "policy: \"all\" stands alone");
+  ExpectMistake("policy: [all, planner]\n", "policy: \"all\" must stand alone");
   ExpectMistake("iteration: {device: 989}\n", "is no rate of a device; write for example 989tflops");
   ExpectMistake("network: {tolerance: 0.3}\n", "\"0.3\" is not between 0 and 0.1");
   ExpectMistake("fabric: {propagation: 2s}\n", "\"2s\" is above 1s");
