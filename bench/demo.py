@@ -89,11 +89,11 @@ def main():
     parser.add_argument("trace", nargs="?", help="routing trace or traffic matrix; without one, generated like Mixtral's")
     parser.add_argument("--keep", action="store_true", help="leave the daemons up and say how to look at them")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--steps", type=int, default=4, help="how many steps are replayed (%(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="steps that are replayed (%(default)s)")
     parser.add_argument("--ranks-per-node", type=int, default=2, help="training processes on each node (%(default)s)")
     parser.add_argument("--bytes-per-rank", default="16MiB",
-                        help="what a rank sends on average in the largest step (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the traffic and of the payload (%(default)s)")
+                        help="bytes that a rank sends on average in the largest step (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the traffic and of the payload (%(default)s)")
     parser.add_argument("--build", default=str(ROOT / "build/release"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trace and not Path(options.trace).is_file():

@@ -111,12 +111,12 @@ int main(int argc, char** argv) {
   app.add_option("--rank", only, "the only rank that runs here");
   app.add_option("--bytes", options.bytes, "bytes that each rank sends");
   app.add_option("--turns", options.turns, "jobs whose bytes are checked");
-  app.add_option("--seed", options.seed, "of the bytes");
+  app.add_option("--seed", options.seed, "seed of the bytes");
   app.add_option("--rounds", rounds, "rounds of measurements");
   app.add_option("--slice-bytes", options.staging.slice_bytes, "Staging::slice_bytes");
   app.add_option("--slices", options.staging.slices, "Staging::slices");
   app.add_option("--local-copies", options.staging.local_copies, "Staging::local_copies");
-  app.add_option("SOCKET_DIR", options.socket_dirs, "of the daemons")->required();
+  app.add_option("SOCKET_DIR", options.socket_dirs, "folders of the daemons' sockets")->required();
   CLI11_PARSE(app, argc, argv);
   railsd::bench::Ranks(options, rounds, only).Run();
   return 0;

@@ -88,8 +88,8 @@ def measure(options):
     return [
         Result("cpu.ratio_to_bare_loop", median(ratios), "", 1.15, how),
         Result("cpu.daemons", of(ours, "user", "system"), "s/GB", None, "all daemons, /proc/PID/stat"),
-        Result("cpu.daemons.user", of(ours, "user"), "s/GB", None, "of which in the daemons' own code"),
-        Result("cpu.daemons.system", of(ours, "system"), "s/GB", None, "of which in the kernel"),
+        Result("cpu.daemons.user", of(ours, "user"), "s/GB", None, "the part in the daemons' own code"),
+        Result("cpu.daemons.system", of(ours, "system"), "s/GB", None, "the part in the kernel"),
         Result("cpu.daemons.softirq", of(ours, "softirq"), "s/GB", None, "beside it, in the kernel's ksoftirqd threads"),
         Result("cpu.daemons.system_calls", of(ours, "calls"), "per GB", None, "send and receive calls of the rails"),
         Result("cpu.daemons.speed", of(ours, "speed"), "GB/s", None, "bytes over the time of the phases"),

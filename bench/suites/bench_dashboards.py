@@ -192,7 +192,7 @@ def measure(options):
     repeat = options.repeat or 3
     text = exposition()
     series = sum(not line.startswith(b"#") for line in stand_in(text, 0).splitlines())
-    results = [Result("dashboards.series", series, "", None, f"of a node with {RAILS} rails and {NODES - 1} peers")]
+    results = [Result("dashboards.series", series, "", None, f"series of a node with {RAILS} rails and {NODES - 1} peers")]
     with tempfile.TemporaryDirectory(prefix="railsd-prometheus-") as folder, daemons(text) as port, \
             Prometheus(port, folder) as prometheus:
         prometheus.wait()

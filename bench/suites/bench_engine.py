@@ -187,8 +187,8 @@ def measure(options):
         Result(f"engine.allocations.{LARGEST}", large["allocations"], "a job", room,
                f"among {LARGEST} nodes; fit over all: {x:.0f} and {y:.1f} for each peer, largest difference "
                f"{100 * allocation_residual:.1f} %"),
-        Result("engine.allocations_by_peer", y, "a job", None, "of that fit"),
-        Result("engine.messages", most, "", 1, "of a job, for each pair and direction; the most of any case"),
+        Result("engine.allocations_by_peer", y, "a job", None, "the same fit"),
+        Result("engine.messages", most, "", 1, "messages of a job, for each pair and direction; the most of any case"),
         Result("engine.by_turn", (alone["instructions"] - measured[f"nodes={BROKEN_DOWN}"]["instructions"]) / (BROKEN_DOWN - 1),
                "instructions", None, f"more for each READY that comes alone, among {BROKEN_DOWN} nodes"),
         *[Result(f"engine.instructions.{each['nodes']}", each["instructions"], "a job", None,

@@ -104,4 +104,4 @@ def measure(options):
            f"jobs, {NODES} nodes x {RAILS} rails at 200 Mbit/s, every byte compared")
     return [Result("hostile.slow_down", median(ratios), "x", 1.20, how),
             Result("hostile.slow_down_max", max(ratios), "x", None, "the worst round"),
-            Result("hostile.noise", median(noise), "x", None, "of two blocks in peace, median")]
+            Result("hostile.noise", median(noise), "x", None, "two blocks in peace, median")]

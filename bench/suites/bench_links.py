@@ -98,9 +98,9 @@ def measure(options):
         results.append(Result(f"links.{way}.p50", one[way]["p50_us"], "us", None, "half a round trip, on one processor"))
         results.append(Result(f"links.{way}.p99", one[way]["p99_us"], "us", None, "the same"))
     for way in WAYS:
-        results.append(Result(f"links.{way}.system_calls", system_calls(way), "", None, "of a message, both ends, under strace"))
+        results.append(Result(f"links.{way}.system_calls", system_calls(way), "", None, "calls for a message, both ends, under strace"))
         results.append(Result(f"links.{way}.instructions", instructions(way), "", None,
-                              "of a message, both ends, outside the kernel, under callgrind"))
+                              "instructions for a message, both ends, outside the kernel, under callgrind"))
     for way in WAYS[1:]:
         progress(f"{LINKS} links, {way}")
         results += results_of_many(way, many(way))

@@ -114,7 +114,7 @@ def results(cell, ways, score):
     if cell.state == "unshaped":
         out = [Result(f"{name}.speed", ours.value, "GB/s", None, how),
                Result(f"{name}.processor", ours.per_gigabyte, "s/GB", None,
-                      "of the daemons and of ksoftirqd; `bench cpu` has the ratio to the bare loop")]
+                      "daemons and ksoftirqd; `bench cpu` has the ratio to the bare loop")]
         if first:
             out.append(Result(f"{name}.over_first", ours.value / score[first].value, "x", 1, against, at_least=True))
         return out

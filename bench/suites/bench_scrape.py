@@ -88,7 +88,7 @@ def under_load(rounds):
                f"median job time with {SCRAPES} scrapes of both nodes in {JOBS} jobs over without, median of {rounds} "
                f"rounds ({rounds * SCRAPES} scrapes), {NODES} nodes x {RAILS} rails at 200 Mbit/s; the target is the most "
                "that two blocks without scrapes differed in the same run"),
-        Result("scrape.under_load_noise", 1 + median(noise), "x", None, "of two blocks without scrapes, median"),
+        Result("scrape.under_load_noise", 1 + median(noise), "x", None, "two blocks without scrapes, median"),
     ]
 
 

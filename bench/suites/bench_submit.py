@@ -37,7 +37,7 @@ def results(name, runs):
         value, how = median(done), how + "until the last byte was acknowledged, so no less than to the first byte"
     return [
         Result(f"{name}.first_byte", value, "ms", 10.0 if name == "submit" else None, how),
-        Result(f"{name}.accepted", median(accepted), "ms", None, "of which until the daemon has checked and accepted it"),
+        Result(f"{name}.accepted", median(accepted), "ms", None, "the part until the daemon has checked and accepted it"),
         Result(f"{name}.done", median(done), "ms", None, "until the job is complete"),
     ]
 

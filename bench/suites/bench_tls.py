@@ -148,14 +148,14 @@ def measure(options):
     grown = calls["tls", large][1] - calls["tls", small][1]
     more = {size: calls["tls", size][0] - calls["plain", size][0] for size in SIZES}
     (plain, plain_chunk), (tls, tls_chunk) = instructions(False, repeat), instructions(True, repeat)
-    how = (f"of all threads of one daemon but those of rails, under strace; {2 * STEPS} jobs of {small >> 20} and of "
+    how = (f"all threads of one daemon but those of rails, under strace; {2 * STEPS} jobs of {small >> 20} and of "
            f"{large >> 20} MiB a rank, {grown:.0f} chunks apart; median of {repeat} runs each")
     return [
         Result("tls.additional_system_calls_by_chunk", (more[large] - more[small]) / grown, "", 0.1, how),
         *[Result(f"tls.system_calls.{mode}.{size >> 20}MiB", count, "", None, f"in all, {moved:.0f} chunks")
           for (mode, size), (count, moved) in calls.items()],
         Result("tls.instructions_over_plain", tls / plain, "", 1.05,
-               f"of one daemon in user space under callgrind, a job of {PER_RANK >> 20} MiB a rank; difference of replays of "
+               f"one daemon in user space under callgrind, a job of {PER_RANK >> 20} MiB a rank; difference of replays of "
                f"{2 * MANY} and {2 * FEW} jobs, median of {repeat}"),
         Result("tls.additional_instructions_by_chunk", tls_chunk - plain_chunk, "", NO_COPY,
                f"{tls_chunk:.0f} with TLS, {plain_chunk:.0f} in plain text; of jobs of {LARGER >> 20} and of {PER_RANK >> 20} "

@@ -110,9 +110,9 @@ def one_rank(rank, options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sockets", action="append", required=True, help="of a node's daemon; once for each node")
+    parser.add_argument("--sockets", action="append", required=True, help="socket folder of a node's daemon; once for each node")
     parser.add_argument("--ranks-per-node", type=int, default=1)
-    parser.add_argument("--prefix", help="of the fabric's namespaces")
+    parser.add_argument("--prefix", help="prefix of the fabric's namespaces")
     parser.add_argument("--store", required=True, help="HOST:PORT for the rendezvous")
     parser.add_argument("--management", default="lo")
     parser.add_argument("--interface", default="lo", help="the one that Gloo's exchanges use")
