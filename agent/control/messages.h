@@ -121,7 +121,7 @@ struct Ready {
   // A flow that is left out has no bytes; a length of 0 says the same. All READYs of a job share one table of flows.
   using Flow = StreamFlow;
   using Flows = StreamFlows;
-  // The sender's rails. Those beyond the list cannot be used.
+  // The sender's rails. A rail beyond the list cannot be used.
   struct Rails {
     BytesByRail bytes_per_s;     // the speeds that plans count on
     uint64_t backlog_bytes = 0;  // that are to arrive over each of them

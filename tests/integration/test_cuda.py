@@ -60,6 +60,19 @@ class Ranks:
         for report in self.run_processes(4, "--bytes", 300_000, "--slice-bytes", 20_000, "--local-copies", 0):
             self.assertEqual((report["wrong"], report["local_bytes"]), (0, 0))
 
+    def test_the_example(self):
+        program = harness.BUILD / "client/rails_example_there_and_back_cuda"
+        nodes = self.cluster.nodes
+        ranks = [subprocess.Popen([str(program), str(rank), "4", str(nodes[rank % len(nodes)].sockets), self.driver or "libcuda.so.1"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, **self.environment}) for rank in range(4)]
+        for rank, process in enumerate(ranks):
+            self.addCleanup(process.kill)
+            out, errors = process.communicate(timeout=harness.PATIENCE)
+            self.assertEqual(process.returncode, 0, errors)
+            self.assertEqual(out.count(" job "), 2)
+            self.assertIn(f"rank {rank}: every byte is right\n", out)
+
     def test_a_rank_that_dies_ends_the_others(self):
         words = "--world", 4, "--bytes", 8_000_000, "--slice-bytes", 100_000, "--turns", 200
         ranks = [self.start(*words, "--rank", rank) for rank in range(4)]

@@ -17,7 +17,7 @@ import pytest
 
 import fake_gpu
 import rails
-from conftest import run_ranks, sockets
+from conftest import ROOT, run_ranks, sockets
 from harness import eventually
 from rails.device import stream_number
 
@@ -319,6 +319,17 @@ def test_a_forked_child(cluster, gpu):
         work.wait(30)
         assert (gpu.read(receive.address, (10,), np.uint8, stream) == 3).all()
     on_ranks(cluster, body, world=1)
+
+
+def test_the_example(cluster):
+    program = ROOT / "client/python/examples/there_and_back_gpu.py"
+    ranks = [subprocess.Popen([sys.executable, program, "--driver", fake_gpu.path(), str(rank), "4", sockets(cluster, rank)],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "FAKE_CUDA_ABORT": "1", "FAKE_CUDA_MAX_DELAY_US": "100"}) for rank in range(4)]
+    for rank, process in enumerate(ranks):
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert out.count(" job ") == 2 and f"rank {rank}: every token is right\n" in out
 
 
 EXIT = """
