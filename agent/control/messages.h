@@ -12,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "agent/base/data_key.h"
 #include "agent/base/ids.h"
@@ -121,7 +120,7 @@ struct Ready {
   // A flow that is left out has no bytes; a length of 0 says the same. All READYs of a job share one table of flows.
   using Flow = StreamFlow;
   using Flows = StreamFlows;
-  // The sender's rails. A rail beyond the list cannot be used.
+  // The sender's rails. Plans use no rail beyond the list.
   struct Rails {
     BytesByRail bytes_per_s;     // the speeds that plans count on
     uint64_t backlog_bytes = 0;  // that are to arrive over each of them

@@ -254,7 +254,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   if (job.aborting()) return;
   grants_.Want(job, exchange);
   MaybeRunning(job);
-  FinishIfDone(job);
+  if (job.running) FinishIfDone(job);
 }
 
 void JobTable::TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant) {
@@ -279,7 +279,9 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
-  for (Tally& tally : message.tallies) OnMessage(from, std::move(tally));
+  if (!message.tallies.empty()) {
+    for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
+  }
   // The sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {
     groups_.SendBroken(*group, from);

@@ -15,10 +15,16 @@ namespace railsd {
 const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank);
 inline uint64_t BytesOf(const CheckedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
-// Calls visit(flow) for each flow with a rank of this node. Ranks of a node mostly follow each other, so the next flow
-// is looked at before all are searched.
+// Calls visit(flow) for each flow with a rank of this node. A rank may have thousands of flows and a few neighbours, or
+// the other way round. Ranks of a node mostly follow each other, so the next flow is looked at before all are searched.
 template <typename Visit>
 void ForEachLocal(absl::Span<const CheckedFlow> by_rank, const Group& group, Visit visit) {
+  if (by_rank.size() < group.local_ranks.size()) {
+    for (const CheckedFlow& flow : by_rank) {
+      if (group.ranks[flow.peer.value()].local) visit(flow);
+    }
+    return;
+  }
   const CheckedFlow* next = by_rank.data();
   for (const Rank rank : group.local_ranks) {
     const bool here = next < by_rank.end() && next->peer == rank;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "agent/jobs/capacities.h"
 #include "agent/jobs/local_copies.h"
@@ -83,33 +82,23 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
                                                    part->submission.tag, ", ", group.Describe(first.submission.rank),
                                                    " says ", first.submission.tag, " for job ", job.key.seq.value()));
   }
-  // By the places of source and destination: bytes that are sent and not yet found to be expected.
-  const size_t count = job.parts.size();
-  absl::InlinedVector<uint64_t, kUsualCopies> sent(count * count);
-  const auto sent_between = [&](Rank source, Rank destination) -> uint64_t& {
-    return sent[group.layout->ranks[source.value()].local_rank * count +
-                group.layout->ranks[destination.value()].local_rank];
-  };
   absl::Status status;
-  const auto compare = [&](Rank source, Rank destination, uint64_t expected) {
+  const auto compare = [&](Rank source, Rank destination, uint64_t sent, uint64_t expected) {
     const bool capacities = first.submission.capacities;
-    const uint64_t bytes = std::exchange(sent_between(source, destination), 0);
-    if (!Fits(bytes, expected, capacities) && status.ok()) {
-      status = Contradiction(group, job.key.seq, {source, destination, bytes}, expected, capacities);
+    if (!Fits(sent, expected, capacities) && status.ok()) {
+      status = Contradiction(group, job.key.seq, {source, destination, sent}, expected, capacities);
     }
   };
+  // Each flow is compared from both sides, since either may be missing.
   for (const RankPart* part : job.parts) {
     const Rank self = part->report.rank;
-    ForEachLocal(part->submission.sends, group,
-                 [&](const CheckedFlow& flow) { sent_between(self, flow.peer) = flow.bytes; });
-  }
-  for (const RankPart* part : job.parts) {
-    const Rank self = part->report.rank;
-    ForEachLocal(part->submission.receives, group,
-                 [&](const CheckedFlow& flow) { compare(flow.peer, self, flow.bytes); });
-  }
-  for (size_t i = 0; i < sent.size() && status.ok(); ++i) {
-    if (sent[i] > 0) compare(job.parts[i / count].report.rank, job.parts[i % count].report.rank, 0);
+    ForEachLocal(part->submission.sends, group, [&](const CheckedFlow& send) {
+      compare(self, send.peer, send.bytes, BytesOf(FlowWith(self, job.parts.Find(send.peer)->submission.receives)));
+    });
+    ForEachLocal(part->submission.receives, group, [&](const CheckedFlow& receive) {
+      compare(receive.peer, self, BytesOf(FlowWith(self, job.parts.Find(receive.peer)->submission.sends)),
+              receive.bytes);
+    });
   }
   return status;
 }

@@ -1,5 +1,4 @@
 // One flow whole on one rail: most plans of small exchanges.
-#include <algorithm>
 #include <limits>
 
 #include "agent/plan/plan_internal.h"
@@ -9,7 +8,6 @@ namespace railsd::plan_internal {
 bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWorkspace* w) {
   if (rails.empty()) return false;
   double* const sender = problem.ledger->Sender().data();
-  double* const pair = problem.ledger->Pair(problem.destination).data();
   const double speed = rails[0].speed_bytes_per_s;
   double least = sender[0];
   uint64_t least_backlog = rails[0].backlog_bytes, most_backlog = least_backlog;
@@ -23,6 +21,7 @@ bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWor
   }
   if (!(speed > 0 && speed <= std::numeric_limits<double>::max())) return false;
   if ((most_backlog - least_backlog) / kBacklogThresholdChunks >= problem.chunk_bytes) return false;
+  double* const pair = problem.ledger->Pair(problem.destination).data();
   OneRunChoice choice(problem, least, least_backlog);
   const auto offer = [&](size_t from, size_t to) {
     for (size_t r = from; r < to; ++r) choice.Offer(r, sender[r], pair[r], rails[r].backlog_bytes);

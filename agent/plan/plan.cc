@@ -146,7 +146,7 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
   }
   uint64_t total = 0;
   if (absl::Status status = CollectFlows(flows, &w, &total); !status.ok()) return status;
-  if (total == 0) return absl::OkStatus();
+  if (total == 0) return CheckRails(rails);
   const Problem problem{.flows = flows,
                         .rails = rails.size(),
                         .destination = destination,

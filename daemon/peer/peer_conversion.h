@@ -16,7 +16,7 @@ class Message;
 
 namespace railsd {
 
-inline constexpr uint32_t kPeerProtocolVersion = 4;
+inline constexpr uint32_t kPeerProtocolVersion = 5;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
 inline constexpr size_t kMaxSoftware = 64;

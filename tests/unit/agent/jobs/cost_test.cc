@@ -1,6 +1,7 @@
 // The cost of a job on the engine's thread, which all tenants of the node share, grows with the flows that were
 // submitted and not with the pairs of ranks that exist. Measured by allocations, because every flow needs some.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <utility>
 #include <vector>
@@ -129,6 +130,30 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
   cluster.Run();
   for (uint32_t r = 0; r < kWorld; r += 100)
     EXPECT_EQ(world.Report(r).state, JobState::kDone) << world.Report(r).status;
+}
+
+// A READY waits for ranks of its receiver, but the tallies that came with it do not: HeldReadys does not count them.
+TEST(JobCostTest, AReadyThatIsHeldKeepsNoTallies) {
+  constexpr uint64_t kReadys = 16;
+  Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, "g", AllLengths(2, 1000));
+  cluster.Run();
+  const Epoch epoch = exchange.trainer(0).group->epoch;
+  const auto held_after = [&](uint64_t first, size_t tallies) {
+    const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    for (uint64_t seq = first; seq < first + kReadys; ++seq) {
+      Ready ready;
+      ready.job = {epoch, JobSeq(seq)};
+      ready.sends = {{Rank(1), Rank(0), 1000}};
+      ready.receives = {{Rank(0), Rank(1), 1000}};
+      ready.tallies.resize(tallies, {{epoch, JobSeq(1'000'000)}, std::vector<uint64_t>(64, 1)});
+      cluster.node(1).outbox.emplace_back(cluster.node(0).name, std::move(ready));
+      cluster.Run();
+    }
+    return mallinfo2().uordblks + mallinfo2().hblkhd - before;
+  };
+  const size_t without = held_after(1, 0);
+  EXPECT_LT(held_after(1 + kReadys, Ready::kMaxTallies), without + kReadys * Ready::kMaxTallies * sizeof(Tally) / 4);
 }
 
 // Work that grows with the number of ranges is done by the thread that took the call.

@@ -344,14 +344,14 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   named.set_node("n1\n");
   const std::string first = "rails { index: 0 address: '";
   const std::string other_version =
-      " do not include 4, which n0 speaks; n1 runs railsd '1.2.0~rc1': run the same version on all nodes";
+      " do not include 5, which n0 speaks; n1 runs railsd '1.2.0~rc1': run the same version on all nodes";
   struct Bad {
     pb::Hello hello;
     std::string fields, error;
   };
   std::vector<Bad> all = {
-      {good, "min_version: 5 max_version: 6", "min_version, max_version: 5 to 6" + other_version},
-      {good, "min_version: 3 max_version: 3", "min_version, max_version: 3 to 3" + other_version},
+      {good, "min_version: 6 max_version: 7", "min_version, max_version: 6 to 7" + other_version},
+      {good, "min_version: 4 max_version: 4", "min_version, max_version: 4 to 4" + other_version},
       {good, "limits { max_world_size: 8 }",
        "limits.max_world_size: 8, but n0 has 16; set limits.max_world_size alike on all nodes"},
       {good, "limits { max_message_bytes: 10 }", "limits.max_message_bytes: 10, less than 65536"},
