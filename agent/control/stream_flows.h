@@ -41,7 +41,8 @@ class StreamFlows {
   uint64_t total_bytes() const { return flows_.empty() ? 0 : flows_.back().begin_bytes + flows_.back().bytes; }
   // The flow that holds the byte at `offset_bytes`, which is below the total.
   const StreamFlow& At(uint64_t offset_bytes) const { return *Find(offset_bytes); }
-  // Calls visit(flow, bytes) for each flow that has bytes in [begin, begin + length), and perhaps for flows of no bytes.
+  // Calls visit(flow, bytes) for each flow that has bytes in [begin, begin + length), and perhaps for flows of no
+  // bytes.
   template <typename Visit>
   void ForEach(uint64_t begin, uint64_t length, Visit visit) const {
     if (length == 0) return;

@@ -18,14 +18,14 @@ namespace railsd::sim {
 // Seconds. The defaults are figures of docs/benchmarks.md, plain text between daemons, on a machine with two
 // processors; instructions take 0.4 ns each.
 struct FixedCost {
-  // Wakes of the client and of the engine, two messages of the bare chain of `links` (11.3 us each), and the 155,000
+  // Wakes of the client and of the engine, two messages of the bare chain of `links` (11.3 us each), and the 165,600
   // instructions of `engine.fixed`.
-  double job = 84.6e-6;
-  // READY out and READY in: 20 % of a core at 12,700 messages a second each way (`links`), and the 5,927 instructions
-  // of `engine.by_peer` without the 1,703 of one share.
-  double peer = 17.4e-6;
-  double flow = 0.09e-6;  // sent and received: the 217 instructions of `engine.by_flow`
-  // Sent and received: a command to the rail, its report, and the peer's report. A seventh of the 11,920 instructions
+  double job = 88.9e-6;
+  // READY out and READY in: 20 % of a core at 12,700 messages a second each way (`links`), and the 5,988 instructions
+  // of `engine.by_peer` without the 1,705 of one share.
+  double peer = 17.5e-6;
+  double flow = 0.09e-6;  // sent and received: the 216 instructions of `engine.by_flow`
+  // Sent and received: a command to the rail, its report, and the peer's report. A seventh of the 11,930 instructions
   // of `engine.by_rails`, by which exchanges over eight rails cost more than those over one.
   double share = 0.7e-6;
   double ready = 16.3e-6;  // flight: p50 of a message on one processor (`links`)

@@ -78,7 +78,7 @@ void VerbsRail::FailFlush(int error_number, const std::string& why) {
 void VerbsRail::RestartFlushes() {
   if (!flush_.failed()) return;
   flush_.DestroyQueuePair();
-  PollAllCompletions();  // its last completions have places in the completion queue until then
+  PollAllCompletions();   // its last completions have places in the completion queue until then
   if (draining_) Arm(0);  // they may have been the marker of an endpoint's drain, which makes no event
   flush_.Restart();
   PumpFlushes();
