@@ -3,13 +3,15 @@
 //   there_and_back_cuda RANK WORLD SOCKET_DIR [DRIVER]
 //
 // Each rank is a process with GPU 0. A first job brings bytes from a segment of each rank into device memory of all
-// ranks, a second one brings them back. The second one begins on the GPU's stream, when the first one has ended; no
-// host waits in between. DRIVER is the library of the driver, libcuda.so.1 unless given.
+// ranks, a second one brings them back. The second one begins on the GPU's stream, when the first one has ended.
+// DRIVER is the library of the driver, libcuda.so.1 unless given.
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "rails/client.h"
 #include "rails/cuda.h"
@@ -19,7 +21,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
 // Unequal, like the tokens of a router of experts.
-uint64_t LengthBytes(uint32_t from, uint32_t to) { return 100'000 * ((from * 7 + to * 5) % 4) + from; }
+uint64_t LengthBytes(uint32_t from, uint32_t to) { return 100'000 * ((from * 7 + to * 5) % 4) + from + 1; }
 
 std::byte Pattern(uint32_t from, uint64_t i) { return static_cast<std::byte>(i * 31 + (i >> 8) + from * 17); }
 
@@ -37,11 +39,14 @@ std::vector<rails::FlowRanges> Flows(const std::shared_ptr<rails::Segment>& memo
 }
 
 absl::Status Run(uint32_t rank, uint32_t world, const std::string& socket_dir, const std::string& driver) {
-  auto client = rails::Client::Connect({.socket_dir = socket_dir, .connect_timeout = kPatience});
+  auto client = rails::Client::Connect({.socket_dir = socket_dir,
+                                        .client_name = "there_and_back_cuda rank " + std::to_string(rank),
+                                        .connect_timeout = kPatience});
   if (!client.ok()) return client.status();
   auto device = rails::cuda::Device::Open(**client, {.driver = driver});
   if (!device.ok()) return device.status();
-  auto group = (*device)->JoinGroup({.name = "there and back", .world_size = world, .rank = rank});
+  auto group =
+      (*device)->JoinGroup({.name = "there and back", .world_size = world, .rank = rank, .timeout = kPatience});
   if (!group.ok()) return group.status();
 
   uint64_t out_bytes = 0, in_bytes = 0;
@@ -89,14 +94,19 @@ absl::Status Run(uint32_t rank, uint32_t world, const std::string& socket_dir, c
   return absl::OkStatus();
 }
 
+bool ParseNumber(std::string_view text, uint32_t* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) {
-    std::fprintf(stderr, "usage: there_and_back_cuda RANK WORLD SOCKET_DIR [DRIVER]\n");
+  uint32_t rank = 0, world = 0;
+  if ((argc != 4 && argc != 5) || !ParseNumber(argv[1], &rank) || !ParseNumber(argv[2], &world) || rank >= world) {
+    std::fprintf(stderr, "usage: there_and_back_cuda RANK WORLD SOCKET_DIR [DRIVER], RANK from 0 to WORLD - 1\n");
     return 2;
   }
-  const auto rank = static_cast<uint32_t>(std::atoi(argv[1])), world = static_cast<uint32_t>(std::atoi(argv[2]));
   const absl::Status status = Run(rank, world, argv[3], argc == 5 ? argv[4] : "libcuda.so.1");
   if (!status.ok()) {
     std::fprintf(stderr, "rank %u: %s\n", rank, status.ToString().c_str());

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "client/railsctl/top/line.h"
 
 namespace rails::ctl {
 
@@ -20,6 +21,7 @@ size_t DisplayWidth(absl::string_view text) {
 
 void Table::AddRow(std::vector<Cell> cells) {
   cells.resize(columns_.size(), Cell(""));
+  for (Cell& cell : cells) cell.text = Printable(cell.text);  // trainers choose names
   rows_.push_back(std::move(cells));
 }
 

@@ -89,7 +89,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
   const int seals = fcntl(copy.get(), F_GET_SEALS);
   if (seals < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("fd ", fd, " is neither a memfd, because it has no seals, nor a dma-buf"));
+        absl::StrCat("fd ", fd, " is neither a memfd, because it cannot carry seals, nor a dma-buf"));
   }
   if ((seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError(

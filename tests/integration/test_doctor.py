@@ -153,9 +153,9 @@ class Fabric(harness.FabricTest):
         used = sum(harness.footprint(self.cluster.nodes[0].pid)["descriptors"].values())
         for trainer in trainers:
             trainer.kill()
-        formula = 20 + 6 * rails + peers * (1 + 2 * rails) + 3 * sessions + sessions
-        self.assertIn("20 + 6 N + (M - 1) (1 + 2 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
-        self.assertIn(f"20 + 48 + 63 x 17 + 24 + 32 = {20 + 48 + 63 * 17 + 24 + 32:,} descriptors",
+        formula = 22 + 6 * rails + peers * (1 + 2 * rails) + 3 * sessions + sessions
+        self.assertIn("22 + 6 N + (M - 1) (1 + 2 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        self.assertIn(f"22 + 48 + 63 x 17 + 24 + 32 = {22 + 48 + 63 * 17 + 24 + 32:,} descriptors",
                       (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         # A tool that has just sent a request may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)

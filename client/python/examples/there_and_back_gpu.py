@@ -27,12 +27,12 @@ def counts(world):
 
 def run(rank, world, options):
     to, source = counts(world)[rank], counts(world)[:, rank]
-    with rails.connect(options.sockets, timeout=30) as client:
+    with rails.connect(options.sockets, name=f"there_and_back_gpu.py rank {rank}", timeout=30) as client:
         device = client.open_device(driver=options.driver)
         tokens, returned = (client.empty((to.sum(), HIDDEN), np.float32) for _ in range(2))
         experts = device.empty((source.sum(), HIDDEN), np.float32)
         tokens[:] = np.random.default_rng(rank).random(tokens.shape, np.float32)
-        with client.join("there_and_back_gpu.py", rank, world, device=device) as group:
+        with client.join("there_and_back_gpu.py", rank, world, device=device, timeout=30) as group:
             there = group.all_to_all_v(tokens, to, experts, source, stream=STREAM)
             there.wait_on(STREAM)  # kernels that work on `experts` would come now
             back = group.all_to_all_v(experts, source, returned, to, stream=STREAM)
@@ -46,15 +46,17 @@ def run(rank, world, options):
 
 def main():
     parser = argparse.ArgumentParser(description="Moves tokens to GPUs and back, and checks them.")
-    parser.add_argument("--driver", default="libcuda.so.1", help="library of the driver (default libcuda.so.1)")
+    parser.add_argument("--driver", default="libcuda.so.1", metavar="LIBRARY", help="library of the driver (default libcuda.so.1)")
     parser.add_argument("rank", type=int, metavar="RANK", help="rank of this process")
     parser.add_argument("world", type=int, metavar="WORLD", help="number of ranks")
     parser.add_argument("sockets", metavar="SOCKET_DIR", help="the folder of a daemon's sockets")
     options = parser.parse_args()
+    if not 0 <= options.rank < options.world:
+        parser.error("RANK must be from 0 to WORLD - 1")
     try:
         run(options.rank, options.world, options)
     except rails.RailsError as error:
-        print(error, file=sys.stderr)
+        print(f"rank {options.rank}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -19,9 +19,11 @@ uint64_t DescriptorsNeeded(const DaemonSize& size) {
   // A peer has one link and, over TCP, two data connections a rail. A session has its connection, its process and the
   // doorbell of its ring.
   const uint64_t steady =
-      20 + 6 * size.rails + size.peers * (1 + (size.tcp ? 2 * size.rails : 0)) + 3 * size.sessions + size.segments;
-  // Half-open connections (64 is the default of limits.max_half_open), second connections and probes of links, calls.
-  const uint64_t connecting = 128 + (size.tcp ? 64 * size.rails : 0) + 2 * size.peers;
+      22 + 6 * size.rails + size.peers * (1 + (size.tcp ? 2 * size.rails : 0)) + 3 * size.sessions + size.segments;
+  // Half-open connections (64 is the default of limits.max_half_open, and there is room for two of each peer), second
+  // connections and probes of links, calls.
+  const uint64_t half_open = std::max<uint64_t>(64, 2 * size.peers);
+  const uint64_t connecting = 128 + (size.tcp ? half_open * size.rails : 0) + 2 * size.peers;
   return steady + connecting;
 }
 

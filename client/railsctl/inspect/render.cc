@@ -12,7 +12,6 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/rail_counter.h"
 #include "client/railsctl/table.h"
-#include "client/railsctl/top/line.h"
 #include "common/json/names.h"
 
 namespace rails::ctl {
@@ -41,7 +40,7 @@ std::string SessionTable(const v1::GetStatusResponse& status, bool color) {
   for (const auto& session : status.sessions()) {
     table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
                   session.tenant(), absl::StrCat(session.segments()), FormatBytes(session.segment_bytes()),
-                  absl::StrCat(session.memberships()), Printable(session.client_name())});
+                  absl::StrCat(session.memberships()), session.client_name()});
   }
   return table.Render(color);
 }

@@ -142,7 +142,7 @@ void AddDrain(CLI::App& app, Context& context, const char* name, const char* hel
 
 void AddOperateCommands(CLI::App& app, Context& context) {
   AddDrain(app, context, "drain",
-           "Moves traffic off a rail, here and at the peers, or new work off the whole node. Jobs under way complete, "
+           "Moves traffic off a rail, here and at the peers, or new work off the whole node. Jobs under way end, "
            "and no chunk is lost.",
            true);
   AddDrain(app, context, "undrain", "Lets traffic return to a rail, or new work to a node, that was drained.", false);

@@ -459,7 +459,7 @@ TEST(DoctorLimits, HugePagesTlsFilesAndClock) {
   facts.machine.tcp_upper_layers = "mptcp tls";
   EXPECT_THAT(CheckTlsData(facts), ElementsAre(Is(Level::kOk, "the kernel encrypts")));
   facts.process.open_files = 256;
-  EXPECT_THAT(CheckOpenFiles(facts), ElementsAre(Is(Level::kError, "64 sessions and 256 segments need up to 743")));
+  EXPECT_THAT(CheckOpenFiles(facts), ElementsAre(Is(Level::kError, "64 sessions and 256 segments need up to 745")));
   facts.clock.max_error_us = 3'000'000;
   EXPECT_THAT(CheckClock(facts), ElementsAre(Is(Level::kWarning, "wrong by 3.00 s")));
   facts.clock.synchronised = false;
