@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "client/railsctl/top/line.h"
+#include "client/railsctl/printable.h"
 
 namespace rails::ctl {
 
@@ -12,11 +12,6 @@ std::string Paint(absl::string_view text, Mark mark, bool color) {
   if (!color || mark == Mark::kNone) return std::string(text);
   const char* code = mark == Mark::kGood ? "\033[32m" : mark == Mark::kWarn ? "\033[33m" : "\033[1;31m";
   return absl::StrCat(code, text, "\033[0m");
-}
-
-size_t DisplayWidth(absl::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 void Table::AddRow(std::vector<Cell> cells) {

@@ -15,9 +15,6 @@ enum class Mark : uint8_t { kNone, kGood, kWarn, kBad };
 // Wraps `text` in terminal colours if `color`.
 std::string Paint(absl::string_view text, Mark mark, bool color);
 
-// Columns of a printed UTF-8 text, counted as code points.
-size_t DisplayWidth(absl::string_view text);
-
 struct Cell {
   Cell(std::string text, Mark mark = Mark::kNone) : text(std::move(text)), mark(mark) {}  // NOLINT: cells are text
   Cell(const char* text) : text(text) {}                                                  // NOLINT

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/railsctl/pki/certificate.h"
-#include "client/railsctl/top/line.h"
+#include "client/railsctl/printable.h"
 
 namespace rails::ctl::config {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "client/railsctl/top/line.h"
+#include "client/railsctl/printable.h"
 #include "common/json/json.h"
 #include "common/json/names.h"
 

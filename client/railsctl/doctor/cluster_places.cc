@@ -15,8 +15,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/doctor/cluster.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/read_input.h"
-#include "client/railsctl/top/line.h"
 
 namespace rails::ctl::doctor {
 namespace {

@@ -10,6 +10,7 @@
 #include "client/railsctl/explain/causes.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/table.h"
 #include "common/json/names.h"
 

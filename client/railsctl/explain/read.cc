@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "client/railsctl/top/line.h"
+#include "client/railsctl/printable.h"
 #include "common/json/json.h"
 #include "common/json/names.h"
 

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/replay/admission.h"
 #include "client/railsctl/replay/exchange.h"
 #include "client/railsctl/replay/worker.h"
-#include "client/railsctl/top/line.h"
 
 namespace rails::ctl {
 namespace {

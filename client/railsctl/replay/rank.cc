@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/format.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/replay/fleet.h"
-#include "client/railsctl/top/line.h"
 #include "common/version/version.h"
 
 namespace rails::ctl {

@@ -15,10 +15,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/exit_code.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/replay/layout.h"
 #include "client/railsctl/replay/pattern.h"
 #include "client/railsctl/replay/worker_protocol.h"
-#include "client/railsctl/top/line.h"
 
 namespace rails::ctl {
 namespace {

@@ -12,13 +12,6 @@
 
 namespace rails::ctl {
 
-// Replaces each character of `text` that may not be one column wide by "?": control characters, bytes that are no
-// UTF-8, combining marks, wide letters. Keeps ASCII, Latin, Greek, Cyrillic, "…" and the blocks of bars.
-std::string Printable(absl::string_view text);
-
-// Cuts printable text to `width` columns. Ends with "…" if text was cut.
-std::string Clip(const std::string& text, size_t width);
-
 class Line {
  public:
   Line() = default;

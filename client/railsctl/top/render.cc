@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/table.h"
 #include "client/railsctl/top/line.h"
 #include "client/railsctl/top/rates.h"

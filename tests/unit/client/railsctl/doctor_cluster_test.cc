@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "client/railsctl/doctor/cluster_checks.h"
 #include "client/railsctl/doctor/cluster_render.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/table.h"
 #include "common/json/json.h"
 

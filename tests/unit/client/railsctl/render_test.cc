@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/railsctl/printable.h"
 #include "client/railsctl/table.h"
 #include "common/json/json.h"
 #include "common/json/names.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/railsctl/printable.h"
 #include "client/railsctl/top/line.h"
 #include "client/railsctl/top/rates.h"
 #include "client/railsctl/top/render.h"
