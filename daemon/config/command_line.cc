@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "common/cli/completion.h"
@@ -114,12 +115,17 @@ absl::Status ListenAt(const std::string& text, Config* config) {
     return ListenError(text, absl::StrCat("give the host without a port, as in ", host,
                                           "; control.listen and metrics.listen have the ports"));
   }
-  for (std::string* listen : {&config->control_listen, &config->metrics_listen}) {
+  const std::tuple<const char*, std::string*, Mistake> listeners[] = {
+      {"control.listen", &config->control_listen, ListenMistake},
+      {"metrics.listen", &config->metrics_listen, MetricsListenMistake}};
+  for (const auto& [field, listen, mistake_of] : listeners) {
     if (listen->empty()) continue;
     const absl::StatusOr<HostPort> address = ParseHostPort(*listen, /*port_optional=*/false);
     if (!address.ok()) return address.status();
     *listen = FormatHostPort({host, address->port});
-    if (const std::string mistake = ListenMistake(*listen); !mistake.empty()) return ListenError(text, mistake);
+    if (const std::string mistake = mistake_of(*listen); !mistake.empty()) {
+      return ListenError(text, absl::StrCat("for ", field, ": ", mistake));
+    }
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "daemon/config/field.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "daemon/config/network.h"
@@ -71,6 +72,11 @@ std::string ListenMistake(const std::string& text) {
   const absl::StatusOr<HostPort> address = ParseHostPort(text, /*port_optional=*/false);
   if (!address.ok() || !LooksLikeNetwork(address->host)) return HostAndPort(true)(text);
   return std::string(IpNetwork::Parse(address->host).status().message());
+}
+
+std::string MetricsListenMistake(const std::string& text) {
+  // Debian builds the library without IPv6.
+  return absl::StartsWith(text, "[") ? "the HTTP library has no IPv6; give an IPv4 address" : ListenMistake(text);
 }
 
 Mistake HostAndPort(bool may_be_empty) {

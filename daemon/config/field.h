@@ -98,6 +98,7 @@ std::string DeviceMistake(const std::string& text);
 Mistake HostAndPort(bool may_be_empty);
 std::string IpAddressMistake(const std::string& text);  // with or without a port
 std::string ListenMistake(const std::string& text);     // "host:port", or a network or interface and a port, or empty
+std::string MetricsListenMistake(const std::string& text);  // the same, without IPv6
 std::string PortRuleMistake(const std::string& text);
 
 Field Text(const char* name, std::string& member, const Mistake& mistake, FieldOptions options = {});

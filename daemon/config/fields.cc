@@ -356,12 +356,8 @@ std::vector<Field> ConfigFields(Config& c) {
       PeersField(c),
       Section("dns", dns, {.omit = c.dns.name.empty(), .flow = true}),
   };
-  const auto metrics_address = [](const std::string& text) {
-    // Debian builds the library without IPv6.
-    return absl::StartsWith(text, "[") ? "the HTTP library has no IPv6; give an IPv4 address" : ListenMistake(text);
-  };
   const Fields metrics = {
-      Text("listen", c.metrics_listen, metrics_address),
+      Text("listen", c.metrics_listen, MetricsListenMistake),
       Number("max_peers", c.metrics_max_peers, 0, 65536),
   };
   const Fields plan = {

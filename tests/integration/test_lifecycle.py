@@ -38,7 +38,10 @@ class Configuration(unittest.TestCase):
         self.assertRegex(printed, r'metrics:\n  listen: ""', "it is off")
         run = self.railsd(both, "--print-config", "--listen", "10.0.0.0/40")
         self.assertEqual(run.returncode, 3)
-        self.assertIn("--listen: '10.0.0.0/40': not a network", run.stderr)
+        self.assertIn("--listen: '10.0.0.0/40': for control.listen: not a network", run.stderr)
+        run = self.railsd(both + 'metrics: {{listen: "0.0.0.0:9471"}}\n', "--check-config", "--listen", "::1")
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("--listen: '::1': for metrics.listen: the HTTP library has no IPv6; give an IPv4 address", run.stderr)
         printed = self.railsd(both, "--print-config", "--listen", "[fd00::7]").stdout
         self.assertIn('listen: "[fd00::7]:7471"', printed)
         run = self.railsd(both, "--print-config", "--listen", "[fd00::7]:7000")
