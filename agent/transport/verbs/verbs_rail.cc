@@ -54,7 +54,8 @@ absl::Status VerbsRail::Init() {
   const auto entries = static_cast<int>(context_.tuning.completion_queue_depth);
   const uint32_t receive_count = context_.tuning.fence_queue_depth;
   context_.completions.reset(ibv_create_cq(context, entries, nullptr, context_.channel.get(), 0));
-  if (context_.completions == nullptr) return CallFailed(who, absl::StrCat("ibv_create_cq of ", entries), errno);
+  if (context_.completions == nullptr)
+    return CallFailed(who, absl::StrCat("ibv_create_cq of ", entries, " entries"), errno);
   ibv_srq_init_attr shared{};
   shared.attr.max_wr = receive_count;
   shared.attr.max_sge = 1;

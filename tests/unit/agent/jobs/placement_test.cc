@@ -154,6 +154,29 @@ TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
   }
 }
 
+// Rails of 100 MB/s at this end; READY says the speeds of the other end.
+TEST(PlacementTest, PlansFollowTheSlowerEndAndUseNoRailThatReadyLacks) {
+  const std::pair<BytesByRail, BytesByRail> cases[] = {{{100'000'000, 50'000'000}, {2000, 1000}},
+                                                       {{900'000'000, 200'000'000}, {1500, 1500}},
+                                                       {{0, 100'000'000}, {0, 3000}},
+                                                       {{100'000'000}, {3000, 0}}};
+  for (const auto& [told, planned] : cases) {
+    Cluster cluster({.nodes = 2, .rails = 2, .plan = {.min_chunk_bytes = 1}});
+    Exchange exchange(&cluster, "g", {{0, 3000}, {0, 0}});
+    cluster.Hold(1, 0);
+    exchange.SubmitAll(1);
+    cluster.Run();
+    ASSERT_EQ(Outgoing<Ready>(cluster, 1).size(), 1u);
+    Outgoing<Ready>(cluster, 1)[0]->rails.bytes_per_s = told;
+    cluster.Release(1, 0);
+    cluster.Run();
+    const auto report = exchange.trainer(0).Wait(1);
+    ASSERT_TRUE(report->ok()) << report->status();
+    EXPECT_EQ((*report)->state, JobState::kDone) << (*report)->status;
+    EXPECT_EQ((*report)->rail_planned_bytes, planned);
+  }
+}
+
 // READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).
 TEST(PlacementTest, KeysInAGrantOverTcpAreRefused) {
   Cluster cluster({.nodes = 2, .rails = 2});

@@ -361,7 +361,7 @@ TEST(LptTest, PlansStayTheSame) {
     for (int job = 0; job < 20; ++job) {
       for (PlanRail& rail : rails) {
         rail.speed_bytes_per_s = 1e9;
-        if (kind == 1) random.Between(1, 3);
+        if (kind == 1) rail.speed_bytes_per_s *= static_cast<double>(random.Between(1, 3));
         if (kind == 2) rail.speed_bytes_per_s = 1e9 / static_cast<double>(random.Between(1, 7));
         if (kind == 3) rail.backlog_bytes = random.Size(400 * options.chunk_bytes);
         if (random.Below(10) == 0) rail.speed_bytes_per_s = 0;
@@ -379,7 +379,7 @@ TEST(LptTest, PlansStayTheSame) {
       for (const uint64_t bytes : plan.rail_bytes) add(bytes);
     }
   }
-  EXPECT_EQ(digest, 16669590333238793709u);
+  EXPECT_EQ(digest, 13606289444488310147u);
 }
 
 }  // namespace
