@@ -17,6 +17,8 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libcrypto.so\n"
       // The source of gRPC's random pauses, which has a lock of its own.
       "called_from_lib:libabsl_random_internal_pool_urbg.so\n"
+      // The graph in which absl::Mutex looks for deadlocks, which has a lock of its own.
+      "called_from_lib:libabsl_graphcycles_internal.so\n"
       // Copies, comparisons and prints of gRPC's own statuses.
       "called_from_lib:libabsl_status.so\n"
       "called_from_lib:libabsl_strings.so\n"
