@@ -128,9 +128,11 @@ struct Ready {
   JobKey job;
   uint64_t tag = 0;
   bool capacities = false;  // the lengths of `receives` are capacities
-  uint64_t vote = 0;        // the highest of the sender's ranks
-  Flows sends;              // in the order of the stream: by destination, then source
-  Flows receives;           // the same
+  // The receiver's part, in millionths, of all bytes that this job brings to the sender's node; 0: not told.
+  uint32_t inflow_ppm = 0;
+  uint64_t vote = 0;  // the highest of the sender's ranks
+  Flows sends;        // in the order of the stream: by destination, then source
+  Flows receives;     // the same
   Rails rails;
   // By rail: bytes that the sender's plans have put onto it for the receiver since the two daemons met, without this
   // job's. They tell the receiver how evenly its rails were planned to receive.

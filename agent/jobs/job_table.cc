@@ -248,6 +248,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
   job.peers_vote = std::max(job.peers_vote, ready.vote);
   if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
   exchange.peer_rails = std::move(ready.rails);
+  exchange.out.SetInflow(ready.inflow_ppm);
   eager_.OnReady(job, exchange, ready);
   if (exchange.rails_only) Sooner(StrandedUntil(peer, nullptr, options_));  // eager bytes waited for no rail
   if (ready.grant.has_value() && !job.aborting()) TakeGrant(job, group, exchange, *ready.grant);

@@ -43,6 +43,8 @@ class Sending {
   NodeJob* job() const { return job_; }
   PeerIndex peer() const { return stream_.peer; }
 
+  // Ready::inflow_ppm of the receiver.
+  void SetInflow(uint32_t millionths) { stream_.inflow_ppm = millionths; }
   // The receiver's permission. INTERNAL when it does not fit the stream.
   absl::Status TakeGrant(const Grant& grant);
   bool granted() const { return granted_; }

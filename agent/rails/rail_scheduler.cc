@@ -15,8 +15,9 @@ constexpr double kMovableSeconds = 4e-3;
 constexpr uint64_t kMinMovableBytes = 64 << 10;
 // Bytes in flight to all peers that bytes wait for, together, as time of the rail. More in flight would only wait:
 // acknowledgements queue behind data at both ends, and bytes for one receiver queue in front of those for others. In an
-// emulated fabric of slow rails 3 to 5 ms carried most; 1.5 and 6 ms took 3 % longer, 46 ms 5 %.
-constexpr double kWindowSeconds = 4e-3;
+// emulated fabric of slow rails 6 ms carried most; 4 ms took 5 % longer where a node sends much to a busy receiver, 8
+// ms took 1 to 2 % longer.
+constexpr double kWindowSeconds = 6e-3;
 // A window has at least these pieces: one on the wire, one behind it, one whose acknowledgement is under way. Fast
 // rails have no more.
 constexpr uint64_t kWindowPieces = 3;
@@ -44,13 +45,21 @@ constexpr absl::Duration kLookForStalled = absl::Milliseconds(10);
 // rail. It is many times the time of an acknowledgement, so that a small window does not slow the rail.
 constexpr double kWindowDrainSeconds = 25e-3;
 constexpr uint64_t kLeastPieces = 2;
+// Inflows are in millionths of what a receiver's job brings to it.
+constexpr uint32_t kWholeInflow = 1'000'000;
+// A stretch has told its rate when the receivers left take less than this part of what all together took: from then on
+// they limit the rail.
+constexpr double kLeastInflowPart = 0.75;
 // A measured speed may be wrong: pieces are made for this multiple of it, and one measurement divides the speed by no
 // more than this.
 constexpr double kMeasureDoubt = 2;
 constexpr double kLeastSpeedPart = 1.0 / 32;
-// A stretch tells a rate if it is as long as so many pieces, or so long.
+// A stretch tells the rate of the present if it is as long as so many pieces, or so long.
 constexpr int kMeasurablePieces = 8;
 constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
+// It tells the rate of the rail if it has the bytes of so long a time and of so many moves of late binding, too. If
+// time alone counted, short stretches would tell a rate only when they are slow.
+constexpr uint64_t kTellingMoves = 2;
 
 }  // namespace
 
@@ -62,6 +71,8 @@ RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* prog
   progress_->speed_bytes_per_s = options.speed_bytes_per_s;
   progress_->movable_bytes = std::clamp(static_cast<uint64_t>(options.speed_bytes_per_s * kMovableSeconds),
                                         std::min(kMinMovableBytes, options.chunk_bytes), options.chunk_bytes);
+  telling_bytes_ = std::max(static_cast<uint64_t>(options.speed_bytes_per_s * absl::ToDoubleSeconds(measurable_)),
+                            kTellingMoves * progress_->movable_bytes);
   progress_->window_bytes = window_.bytes;
 }
 
@@ -158,10 +169,15 @@ void RailScheduler::UpdateRank(uint32_t tenant) {
   working_ -= std::exchange(queue.working, working);
 }
 
-void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes) {
+void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm) {
   if (bytes == 0) return;
   if (tenant >= tenants_.size()) tenants_.resize(tenant + 1);
   SetPlace(peer, place);
+  PeerState& state = peers_[peer.value()];
+  const uint32_t inflow = inflow_ppm == 0 ? kWholeInflow : inflow_ppm;
+  state.unposted_bytes += bytes;
+  if (inflow > state.inflow_ppm) inflow_ += inflow - std::exchange(state.inflow_ppm, inflow);
+  most_inflow_ = std::max(most_inflow_, inflow_);
   TenantQueue& queue = tenants_[tenant];
   Destination& to = To(queue, peer);
   if (to.unposted_bytes == 0) {
@@ -183,6 +199,9 @@ void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes) {
   Destination& to = To(queue, peer);
   to.unposted_bytes -= bytes;
   queue.unposted_bytes -= bytes;
+  PeerState& state = peers_[peer.value()];
+  state.unposted_bytes -= bytes;
+  if (state.unposted_bytes == 0) inflow_ -= std::exchange(state.inflow_ppm, 0);
   if (to.unposted_bytes == 0) {
     --queue.active;
     // The others have more of the window from now on.
@@ -229,9 +248,14 @@ bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
 }
 
 // Peers that bytes wait for share a window in whole pieces, because a burst to one receiver would leave the others
-// idle. Pieces of a stretch are equal, and so a little shorter than the longest.
+// idle. All senders to a receiver share one window there by their inflows: a longer queue at its end of the rail would
+// hold back the acknowledgements of all that the receiver itself sends. Two pieces keep a sender going that is alone.
+// Pieces of a stretch are equal, and so a little shorter than the longest.
 bool RailScheduler::IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const {
-  const uint64_t each = std::max(window.piece_bytes, window.bytes / peers);
+  const double inflow = static_cast<double>(peer.inflow_ppm) / kWholeInflow;
+  const auto by_inflow =
+      std::max(kLeastPieces * window.piece_bytes, static_cast<uint64_t>(static_cast<double>(window.bytes) * inflow));
+  const uint64_t each = std::max(window.piece_bytes, std::min(window.bytes / peers, by_inflow));
   return peer.in_flight_bytes + window.piece_bytes / 2 <= each && peer.in_flight_chunks < kMaxChunks;
 }
 
@@ -312,11 +336,12 @@ void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, ab
     busy_since_ = now;
     busy_bytes_ = 0;
     told_ = false;
+    most_inflow_ = inflow_;
     progress_->rate_bytes_per_s.store(0, std::memory_order_relaxed);
   }
   in_flight_bytes_ += bytes;
   Remove(tenant, peer, bytes);
-  if (unposted_bytes_ == 0) TellStretch(now);
+  if (inflow_ < kLeastInflowPart * most_inflow_) TellStretch(now);
   const Rank& next = ranks_.largest();
   priorities_[share.priority].served = next.first == share.priority + 1 ? -next.second : queue.served;
 }
@@ -339,18 +364,20 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
     progress_->rate_bytes_per_s.store(
         static_cast<uint64_t>(static_cast<double>(busy_bytes_) / absl::ToDoubleSeconds(busy)),
         std::memory_order_relaxed);
-    if (in_flight_bytes_ == 0) TellStretch(now);
   }
+  if (in_flight_bytes_ == 0) TellStretch(now);
   Measure(bytes, now);
   Publish();
 }
 
-// Reports the present stretch, once. Called when the rail is dry: the small stretches that late binding moves to it
-// later tell no rate.
+// Reports the present stretch, once. Called when the receivers that are left limit the rail, or nothing is left. A
+// stretch whose receivers take less than the rail carries tells no less than its speed if they got what they take.
 void RailScheduler::TellStretch(absl::Time now) {
-  const absl::Duration busy = now - busy_since_;
-  if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;
-  ended_ = Stretch{busy_bytes_, busy};
+  absl::Duration busy = now - busy_since_;
+  if (busy < measurable_ || busy_bytes_ < telling_bytes_ || std::exchange(told_, true)) return;
+  busy *= std::min(1.0, static_cast<double>(most_inflow_) / kWholeInflow);
+  ended_ = Stretch{busy_bytes_,
+                   std::max(busy, absl::Seconds(static_cast<double>(busy_bytes_) / options_.speed_bytes_per_s))};
 }
 
 // Adapts the windows to the rate that the rail delivers while only full windows hold it back.

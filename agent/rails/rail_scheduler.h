@@ -30,10 +30,11 @@ struct RailShares {
 };
 
 // Posted bytes can neither move to another rail nor be overtaken. They are bounded by a window, which is shared by the
-// peers that bytes wait for, and by a limit for all peers together. Higher priorities go first, then the tenant that
-// has had least for its weight (start-time fair queueing, Goyal, Vin and Cheng, 1996), then the peer with most bytes
-// left, because it would end last. A peer that was passed over for long has its turn. Windows shrink while the rail is
-// slower than its speed. A chunk costs O(log peers + log tenants). Owned by the rail's thread.
+// peers that bytes wait for and by all that send to the same receiver, and by a limit for all peers together. Higher
+// priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal, Vin and
+// Cheng, 1996), then the peer with most bytes left, because it would end last. A peer that was passed over for long has
+// its turn. Windows shrink while the rail is slower than its speed. A chunk costs O(log peers + log tenants). Owned by
+// the rail's thread.
 class RailScheduler {
  public:
   // `progress` takes the counts, and outlives this.
@@ -45,7 +46,8 @@ class RailScheduler {
   void Expect(uint32_t priority, absl::Time now);
 
   // Bytes to the peer wait to be posted. `place`: of the peer in the order in which this node serves its peers.
-  void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes);
+  // `inflow_ppm`: SendStream's; 0 counts as the whole.
+  void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm = 0);
   // The bytes no longer wait, and were not posted.
   void Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes);
 
@@ -61,7 +63,8 @@ class RailScheduler {
   // When Next() may choose again, though nothing has ended.
   absl::Time NextDeadline() const { return look_again_; }
 
-  // A time in which the rail was never idle, and the bytes that it carried.
+  // A time in which the rail was never idle, and the bytes that it carried. The time is shorter where receivers took
+  // less than the rail carries, so that bytes over time tell what the rail can do.
   struct Stretch {
     uint64_t bytes = 0;
     absl::Duration time;
@@ -100,8 +103,9 @@ class RailScheduler {
   // One peer, whose connection all tenants share.
   struct PeerState {
     uint32_t place = 0;
-    uint64_t in_flight_bytes = 0, in_flight_chunks = 0;
-    absl::Time heard_at;  // the last end of a chunk, or the first post after a rest
+    uint64_t in_flight_bytes = 0, in_flight_chunks = 0, unposted_bytes = 0;
+    uint32_t inflow_ppm = 0;  // the most of all that waits to be posted
+    absl::Time heard_at;      // the last end of a chunk, or the first post after a rest
     bool stalled = false;
     std::vector<uint32_t> set_aside;  // tenants
   };
@@ -137,7 +141,8 @@ class RailScheduler {
   Window window_, yielding_;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
   absl::Duration stalled_;        // a peer that is silent for so long is stalled
-  absl::Duration measurable_;     // a shorter stretch tells no rate
+  absl::Duration measurable_;     // a shorter stretch tells no rate of the present
+  uint64_t telling_bytes_ = 0;    // a stretch of fewer tells no rate of the rail
   RailShares shares_;
   std::vector<TenantQueue> tenants_;                             // by index
   std::vector<Priority> priorities_ = std::vector<Priority>(1);  // by priority
@@ -155,6 +160,7 @@ class RailScheduler {
   uint64_t busy_bytes_ = 0;
   bool told_ = false;  // the present one was reported
   std::optional<Stretch> ended_;
+  uint32_t inflow_ = 0, most_inflow_ = 0;  // of all peers that bytes wait for: now, the most in the present stretch
   // Since when bytes have waited for windows to open, and the bytes that have ended since then.
   absl::Time full_since_ = absl::InfiniteFuture();
   uint64_t full_bytes_ = 0;

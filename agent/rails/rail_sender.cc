@@ -94,7 +94,7 @@ void RailSender::Give(const Assignment& a) {
   if (a.length_bytes > 0) {
     share->runs.push_back({a.offset_bytes, a.length_bytes});
     share->unposted_bytes += a.length_bytes;
-    if (share->queued) scheduler_.Add(share->tenant, peer, share->place, a.length_bytes);
+    if (share->queued) scheduler_.Add(share->tenant, peer, share->place, a.length_bytes, a.stream->inflow_ppm);
     worked_ = true;
   }
   Schedule(*share);
@@ -106,7 +106,7 @@ void RailSender::Schedule(Share& share) {
     Queue& queue = QueueOf(share.tenant, share.stream->peer);
     share.previous = std::exchange(queue.last, &share);
     (share.previous == nullptr ? queue.first : share.previous->next) = &share;
-    scheduler_.Add(share.tenant, share.stream->peer, share.place, share.unposted_bytes);
+    scheduler_.Add(share.tenant, share.stream->peer, share.place, share.unposted_bytes, share.stream->inflow_ppm);
   }
   if (MayFence(share) && !share.fences) {
     share.fences = true;

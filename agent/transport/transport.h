@@ -50,6 +50,7 @@ struct SendStream {
   ZoneRef zone;         // from the receiver's grant
   RemoteZone remote = {};
   Sending* sending = nullptr;      // the engine's; rails only carry it in their reports
+  uint32_t inflow_ppm = 0;         // of the bytes that the job brings to the receiver; 0: not known
   uint16_t number = 0;             // names the exchange on the RailBoard
   RailRecords* records = nullptr;  // by rail; null: none are kept
   // By rail: bytes that the engine has given to the rail and the rail has not posted.

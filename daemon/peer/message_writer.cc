@@ -141,6 +141,7 @@ struct Writer {
     if (m.grant.has_value()) GrantTo(*m.grant, b->mutable_grant());
     b->set_eager(m.eager);
     b->set_rails_only(m.rails_only);
+    b->set_inflow_ppm(m.inflow_ppm);
   }
   void operator()(const LateGrant& m) const {
     JobTo(m.job, out->mutable_late_grant()->mutable_job());

@@ -225,6 +225,8 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   if (in.has_grant()) out.grant = ReadGrant(in.grant(), r);
   out.eager = r->Text(in.eager(), "eager", Ready::kMaxEagerBytes);
   out.rails_only = in.rails_only();
+  if (in.inflow_ppm() > 1'000'000) r->Fail("inflow_ppm", absl::StrCat(in.inflow_ppm(), ", more than 1000000"));
+  out.inflow_ppm = in.inflow_ppm();
   if (!r->AtMost(in.tallies_size(), Ready::kMaxTallies, "tallies")) return out;
   for (const pb::Tally& tally : in.tallies()) {
     out.tallies.push_back(ReadTally(tally, "tallies.job", "tallies.bytes", r));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/seeds.h"
@@ -175,6 +176,28 @@ TEST(PlacementTest, PlansFollowTheSlowerEndAndUseNoRailThatReadyLacks) {
     EXPECT_EQ((*report)->state, JobState::kDone) << (*report)->status;
     EXPECT_EQ((*report)->rail_planned_bytes, planned);
   }
+}
+
+TEST(PlacementTest, ReadySaysWhichPartOfTheBytesToItsNodeComesFromTheReceiver) {
+  Cluster cluster({.nodes = 4, .rails = 2});
+  Exchange exchange(&cluster, "g", {{0, 0, 0, 10}, {30'000, 0, 0, 0}, {90'000, 50'000, 0, 0}, {0, 0, 0, 0}});
+  for (size_t to : {1u, 2u, 3u}) cluster.Hold(0, to);
+  exchange.SubmitAll(1);
+  cluster.Run();
+  std::vector<uint32_t> inflows;
+  for (const Ready* ready : Outgoing<Ready>(cluster, 0)) inflows.push_back(ready->inflow_ppm);
+  EXPECT_THAT(inflows, ::testing::UnorderedElementsAre(250'000, 750'000, 0));
+  std::set<uint32_t> used;
+  for (auto& rail : cluster.node(1).rails) {
+    rail->watched.tamper = [&](SendOrder& order) {
+      used.insert(order.stream->inflow_ppm);
+      return true;
+    };
+  }
+  for (size_t to : {1u, 2u, 3u}) cluster.Release(0, to);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  EXPECT_THAT(used, ::testing::ElementsAre(250'000)) << "by the rails of the receiver";
 }
 
 // READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).

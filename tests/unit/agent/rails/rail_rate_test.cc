@@ -59,42 +59,73 @@ TEST_F(RailRateTest, AWindowThatIsConfiguredStays) {
 }
 
 TEST_F(RailRateTest, AStretchTellsWhatTheRailDelivers) {
-  Queue(kOne, 0, 4 * kPiece);
-  Post();
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "it has not ended";
-    now_ += absl::Milliseconds(8);
-    Acknowledge();
-    Post();
-    EXPECT_EQ(progress_.rate_bytes_per_s.load(), kPiece * 1000 / 8) << "known while it goes on";
-  }
+  speed_ = kSpeed / 2;
+  Queue(kOne, 0, 64 * kPiece);
+  CarryBytes(24 * kPiece);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "it has not ended";
+  EXPECT_EQ(progress_.rate_bytes_per_s.load(), kSpeed / 2) << "known while it goes on";
+  CarryBytes(40 * kPiece);
   const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
   ASSERT_TRUE(stretch.has_value());
-  EXPECT_EQ(stretch->bytes, 4 * kPiece);
-  EXPECT_EQ(stretch->time, absl::Milliseconds(32));
+  EXPECT_EQ(stretch->time, absl::Seconds(2 * static_cast<double>(stretch->bytes) / kSpeed));
   EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "told once";
 }
 
 TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
   for (int i = 0; i < 3; ++i) {
     now_ += absl::Seconds(1);
-    Queue(kOne, 0, 16 * kPiece);
-    CarryBytes(16 * kPiece);
+    Queue(kOne, 0, 32 * kPiece);
+    CarryBytes(32 * kPiece);
     const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
     ASSERT_TRUE(stretch.has_value());
-    EXPECT_EQ(stretch->bytes, 8 * kPiece) << "until it ran dry: a window is under way then";
-    EXPECT_EQ(stretch->time, absl::Milliseconds(4));
+    EXPECT_EQ(stretch->bytes, 20 * kPiece) << "until it ran dry: a window is under way then";
+    EXPECT_EQ(stretch->time, absl::Milliseconds(10));
   }
 }
 
 TEST_F(RailRateTest, BitsThatComeAfterTheRailRanDryTellNothing) {
-  Queue(kOne, 0, 16 * kPiece);
-  CarryBytes(12 * kPiece);
+  Queue(kOne, 0, 32 * kPiece);
+  CarryBytes(24 * kPiece);
   ASSERT_TRUE(scheduler_->TakeStretch().has_value());
   now_ += absl::Milliseconds(50);
   Queue(kOne, 0, kPiece);
-  CarryBytes(5 * kPiece);
+  CarryBytes(9 * kPiece);
   EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+}
+
+// Late binding moves so little. A healthy rail carries it before a time-based limit, and a busy receiver does not.
+TEST_F(RailRateTest, AMoveOfLateBindingTellsNothingHoweverLongItTakes) {
+  Queue(kOne, 0, 15 * kPiece);
+  speed_ = kSpeed / 3;
+  CarryBytes(15 * kPiece);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+}
+
+TEST_F(RailRateTest, AStretchEndsWhenItsReceiversLimitTheRail) {
+  for (const uint32_t peer : {1u, 2u}) Queue(kOne, peer, 16 * kPiece, 333'333);
+  Queue(kOne, 0, 64 * kPiece, 333'333);
+  while (left_[std::make_pair(kOne, 1u)] + left_[std::make_pair(kOne, 2u)] > 0) CarryBytes(kPiece);
+  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_NEAR(static_cast<double>(stretch->bytes) / absl::ToDoubleSeconds(stretch->time), kSpeed, kSpeed / 100);
+  speed_ = kSpeed / 3;  // as much as receiver 0 takes from this node
+  CarryBytes(100 * kPiece);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+}
+
+TEST_F(RailRateTest, ARailIsNotSlowThatDeliversWhatItsReceiversTake) {
+  speed_ = kSpeed / 2;
+  Queue(kOne, 0, 64 * kPiece, 500'000);
+  CarryBytes(64 * kPiece);
+  std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_EQ(stretch->time, absl::Seconds(static_cast<double>(stretch->bytes) / kSpeed));
+  speed_ = kSpeed / 4;
+  Queue(kOne, 0, 64 * kPiece, 500'000);
+  CarryBytes(64 * kPiece);
+  stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_EQ(stretch->time, absl::Seconds(2 * static_cast<double>(stretch->bytes) / kSpeed));
 }
 
 TEST_F(RailRateTest, AShortStretchTellsNothing) {
@@ -119,8 +150,8 @@ TEST_F(RailRateTest, AFailureSaysNothingOfTheRate) {
   Acknowledge();
   Acknowledge();
   EXPECT_FALSE(scheduler_->TakeStretch().has_value());
-  Queue(kOne, 0, 8 * kPiece);
-  CarryBytes(8 * kPiece);
+  Queue(kOne, 0, 32 * kPiece);
+  CarryBytes(32 * kPiece);
   EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "the next one counts again";
 }
 

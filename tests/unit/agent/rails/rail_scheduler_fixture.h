@@ -21,10 +21,10 @@ class RailSchedulerTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kMiB = 1 << 20;
   static constexpr uint32_t kOne = 0, kThree = 1, kUrgent = 2;  // tenants
-  // A rail of 25 MB/s: pieces of 12.5 kB and a window of 100 kB, 8 pieces. While a higher priority is there, a window
+  // A rail of 25 MB/s: pieces of 12.5 kB and a window of 150 kB, 12 pieces. While a higher priority is there, a window
   // of two pieces for the lower ones.
   static constexpr double kSpeed = 25e6;
-  static constexpr uint64_t kPiece = 12'500, kWindow = 100'000;
+  static constexpr uint64_t kPiece = 12'500, kWindow = 150'000;
 
   struct Chunk {
     uint32_t tenant = 0, peer = 0;
@@ -44,8 +44,8 @@ class RailSchedulerTest : public ::testing::Test {
     shares_.highest_priority = highest_priority;
     scheduler_->SetShares(shares_);
   }
-  void Queue(uint32_t tenant, uint32_t peer, uint64_t bytes) {
-    scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes);
+  void Queue(uint32_t tenant, uint32_t peer, uint64_t bytes, uint32_t inflow_ppm = 0) {
+    scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes, inflow_ppm);
     left_[{tenant, peer}] += bytes;
   }
   // Posts whatever windows allow.

@@ -165,11 +165,35 @@ TEST_F(RailSchedulerTest, PeersShareAWindowInWholePieces) {
   for (uint32_t peer : {1u, 2u}) Queue(kOne, peer, 3200 * kPiece);
   while (!chunks_.empty()) Acknowledge();
   Post();
-  for (uint32_t peer : {0u, 1u, 2u}) EXPECT_EQ(InFlightTo(peer), 3 * kPiece) << "peer " << peer;
+  for (uint32_t peer : {0u, 1u, 2u}) EXPECT_EQ(InFlightTo(peer), 4 * kPiece) << "peer " << peer;
   for (uint32_t peer = 3; peer < 12; ++peer) Queue(kOne, peer, 3200 * kPiece);
   while (!chunks_.empty()) Acknowledge();
   Post();
   for (uint32_t peer = 0; peer < 12; ++peer) EXPECT_EQ(InFlightTo(peer), kPiece) << "peer " << peer;
+}
+
+// Otherwise acknowledgements of what the receiver sends queue behind what all others have posted to it.
+TEST_F(RailSchedulerTest, SendersToAReceiverShareAWindowByTheirInflows) {
+  Queue(kOne, 0, 3200 * kPiece, 500'000);
+  Post();
+  EXPECT_EQ(InFlightTo(0), 6 * kPiece) << "another one sends as much to it";
+  Queue(kOne, 0, 100 * kPiece, 750'000);
+  Acknowledge();
+  Post();
+  EXPECT_EQ(InFlightTo(0), 9 * kPiece) << "the larger one of two jobs";
+  Queue(kOne, 1, 3200 * kPiece, 100'000);
+  while (!chunks_.empty()) Acknowledge();
+  Post();
+  EXPECT_EQ(InFlightTo(0), 6 * kPiece) << "as one of two peers";
+  EXPECT_EQ(InFlightTo(1), 2 * kPiece) << "enough to keep it going alone";
+}
+
+TEST_F(RailSchedulerTest, AnInflowThatEndsDoesNotCountForTheNextJob) {
+  Queue(kOne, 0, 2 * kPiece);
+  CarryBytes(2 * kPiece);
+  Queue(kOne, 0, 100 * kPiece, 500'000);
+  Post();
+  EXPECT_EQ(InFlightTo(0), 6 * kPiece);
 }
 
 TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
@@ -203,7 +227,7 @@ TEST_F(RailSchedulerTest, AChangeOfSharesTakesEffectAtOnce) {
   shares_.tenants[kOne].weight = 9;
   SetShares(0);
   auto carried = CarryBytes(200 * kPiece);
-  EXPECT_NEAR(static_cast<double>(carried[kOne]), 150 * kPiece, 5 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[kOne]), 150 * kPiece, 8 * kPiece) << "but for what was posted";
 }
 
 TEST_F(RailSchedulerTest, WindowsAreWholeWhileNoHigherPriorityHasSessions) {
@@ -293,7 +317,7 @@ TEST_F(RailSchedulerTest, AStalledPeerDoesNotHoldTheOthersShare) {
 
 // Two windows are for all peers, and they are full of what stalled ones hold.
 TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
-  for (uint32_t peer = 10; peer < 26; ++peer) Queue(kOne, peer, 100 * kPiece);
+  for (uint32_t peer = 10; peer < 34; ++peer) Queue(kOne, peer, 100 * kPiece);
   Post();
   Queue(kOne, 4, 10 * kPiece);
   Post();

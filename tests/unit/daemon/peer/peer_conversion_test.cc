@@ -68,6 +68,7 @@ Ready FullReady() {
   ready.grant = RemoteGrant();
   ready.eager = std::string("a\0b", 3);
   ready.rails_only = true;
+  ready.inflow_ppm = 1'000'000;
   return ready;
 }
 
@@ -130,6 +131,7 @@ TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
   EXPECT_EQ(back.receives[0].source, Rank(4));
   EXPECT_EQ(back.eager, std::string("a\0b", 3));
   EXPECT_TRUE(back.rails_only);
+  EXPECT_EQ(back.inflow_ppm, 1'000'000u);
   EXPECT_EQ(back.tallies[0].bytes, (std::vector<uint64_t>{1, 0}));
   // Leftovers of a closed exchange are not told.
   const auto rehomed =
@@ -216,6 +218,7 @@ TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
         "ready.receives: their sum passes 64 bits"},
        {rails(Bytes(64, huge)), "", "accepted"},
        {rails(Bytes(65)), "", "ready.rail_bytes_per_second: 65 entries, more than 64"},
+       {FullReady(), "ready { inflow_ppm: 1000001 }", "ready.inflow_ppm: 1000001, more than 1000000"},
        {planned(Bytes(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
        {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
        {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
