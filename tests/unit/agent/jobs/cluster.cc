@@ -60,13 +60,17 @@ bool SteppedRail::Step(absl::Time now) {
   bool any = !commands_.empty();
   for (; !commands_.empty(); commands_.pop_front()) Apply(commands_.front(), now, &sender_, info_.binder);
   any = sender_.Post(now) || any;
+  return Receive(now) || any;
+}
+
+bool SteppedRail::Receive(absl::Time now) {
   RailEvent events[16];
   const size_t n = watched.Poll(absl::ZeroDuration(), absl::MakeSpan(events));
   for (size_t i = 0; i < n; ++i) sender_.OnEvent(events[i], now);
   while (const size_t reports = sender_.reports().Take(absl::MakeSpan(events))) {
     events_.insert(events_.end(), events, events + reports);
   }
-  return any || n > 0;
+  return n > 0;
 }
 
 Buffer::Buffer(uint64_t length_bytes)

@@ -70,6 +70,9 @@ class SteppedRail final : public RailPort {
   RailTransport& transport() { return watched; }
   // True when something happened.
   bool Step(absl::Time now);
+  // Takes events from the transport and no commands, also while frozen. True when there were events. A test must not
+  // poll the transport itself: the sender would never learn that its orders have ended.
+  bool Receive(absl::Time now);
   absl::Time NextDeadline() const { return sender_.NextDeadline(); }
   // As if the rail had told it.
   void Tell(const RailEvent& event) { events_.push_back(event); }
