@@ -54,12 +54,9 @@ constexpr double kLeastInflowPart = 0.75;
 // more than this.
 constexpr double kMeasureDoubt = 2;
 constexpr double kLeastSpeedPart = 1.0 / 32;
-// A stretch tells the rate of the present if it is as long as so many pieces, or so long.
+// A stretch tells a rate if it is as long as so many pieces, or so long.
 constexpr int kMeasurablePieces = 8;
 constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
-// It tells the rate of the rail if it has the bytes of so long a time and of so many moves of late binding, too. If
-// time alone counted, short stretches would tell a rate only when they are slow.
-constexpr uint64_t kTellingMoves = 2;
 
 }  // namespace
 
@@ -71,8 +68,6 @@ RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* prog
   progress_->speed_bytes_per_s = options.speed_bytes_per_s;
   progress_->movable_bytes = std::clamp(static_cast<uint64_t>(options.speed_bytes_per_s * kMovableSeconds),
                                         std::min(kMinMovableBytes, options.chunk_bytes), options.chunk_bytes);
-  telling_bytes_ = std::max(static_cast<uint64_t>(options.speed_bytes_per_s * absl::ToDoubleSeconds(measurable_)),
-                            kTellingMoves * progress_->movable_bytes);
   progress_->window_bytes = window_.bytes;
 }
 
@@ -374,7 +369,7 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
 // stretch whose receivers take less than the rail carries tells no less than its speed if they got what they take.
 void RailScheduler::TellStretch(absl::Time now) {
   absl::Duration busy = now - busy_since_;
-  if (busy < measurable_ || busy_bytes_ < telling_bytes_ || std::exchange(told_, true)) return;
+  if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;
   busy *= std::min(1.0, static_cast<double>(most_inflow_) / kWholeInflow);
   ended_ = Stretch{busy_bytes_,
                    std::max(busy, absl::Seconds(static_cast<double>(busy_bytes_) / options_.speed_bytes_per_s))};

@@ -141,8 +141,7 @@ class RailScheduler {
   Window window_, yielding_;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
   absl::Duration stalled_;        // a peer that is silent for so long is stalled
-  absl::Duration measurable_;     // a shorter stretch tells no rate of the present
-  uint64_t telling_bytes_ = 0;    // a stretch of fewer tells no rate of the rail
+  absl::Duration measurable_;     // a shorter stretch tells no rate
   RailShares shares_;
   std::vector<TenantQueue> tenants_;                             // by index
   std::vector<Priority> priorities_ = std::vector<Priority>(1);  // by priority

@@ -93,14 +93,6 @@ TEST_F(RailRateTest, BitsThatComeAfterTheRailRanDryTellNothing) {
   EXPECT_FALSE(scheduler_->TakeStretch().has_value());
 }
 
-// Late binding moves so little. A healthy rail carries it before a time-based limit, and a busy receiver does not.
-TEST_F(RailRateTest, AMoveOfLateBindingTellsNothingHoweverLongItTakes) {
-  Queue(kOne, 0, 15 * kPiece);
-  speed_ = kSpeed / 3;
-  CarryBytes(15 * kPiece);
-  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
-}
-
 TEST_F(RailRateTest, AStretchEndsWhenItsReceiversLimitTheRail) {
   for (const uint32_t peer : {1u, 2u}) Queue(kOne, peer, 16 * kPiece, 333'333);
   Queue(kOne, 0, 64 * kPiece, 333'333);
