@@ -315,6 +315,7 @@ void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange
     }
   }
   // Rails give back what they have: they have been told that the peer is gone.
+  job.inflow_bytes -= std::min(job.inflow_bytes, exchange.in.total_bytes());
   exchange.out.GiveUp();
   exchange.in.GiveUp();
   exchange.in.Close(/*writers_stopped=*/false);

@@ -175,6 +175,7 @@ void JobTable::Start(NodeJob& job, const Group& group) {
 
 void JobTable::Announce(NodeJob& job, const Group& group) {
   // The streams were built for all peers. Lost peers are left out here, in the same way as those lost later.
+  job.inflow_bytes = HasCapacities(job) ? 0 : job.in_bytes;
   for (Exchange& exchange : job.exchanges) {
     if (exchange.left_out) DropExchange(job, group, exchange);
   }

@@ -161,7 +161,8 @@ struct NodeJob {
   bool running = false;                                // every READY is here
   size_t compared_until = 0, done_until = 0;           // all exchanges below these places are compared, or done
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
-  uint64_t resent_bytes = 0;                           // that rails were given a second time
+  uint64_t inflow_bytes = 0;  // of `in_bytes`, from nodes that take part; 0 for capacities, which tell nothing
+  uint64_t resent_bytes = 0;  // that rails were given a second time
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
   std::unique_ptr<JobRecorder> recorder;  // null when jobs are not explained
   BytesByRail rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;

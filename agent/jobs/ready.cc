@@ -61,9 +61,9 @@ bool SaysTheSame(const Ready& ready, const Exchange& exchange) {
          (eager == 0 || eager == exchange.in.total_bytes());
 }
 
-// 0 for no bytes only, because it says nothing. Signed numbers become doubles with fewer instructions.
+// 0 only if the whole is not known. Signed numbers become doubles with fewer instructions.
 uint32_t MillionthsOf(uint64_t part, uint64_t whole) {
-  if (part == 0) return 0;
+  if (whole == 0) return 0;
   return 1 + static_cast<uint32_t>(999'999.0 * static_cast<double>(static_cast<int64_t>(part)) /
                                    static_cast<double>(static_cast<int64_t>(whole)));
 }
@@ -119,7 +119,7 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   ready->sends = exchange.out.flows();
   ready->receives = exchange.in.flows();
   ready->rails_only = exchange.in.rails_only();
-  ready->inflow_ppm = MillionthsOf(exchange.in.total_bytes(), job.in_bytes);
+  ready->inflow_ppm = MillionthsOf(exchange.in.total_bytes(), job.inflow_bytes);
   ready->planned_bytes = BytesByRail(peer.planned_tx_bytes);
   for (size_t r = 0; r < exchange.planned_bytes.size(); ++r) {  // up to the job before
     ready->planned_bytes[r] -= exchange.planned_bytes[r];

@@ -69,6 +69,7 @@ RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* prog
   progress_->movable_bytes = std::clamp(static_cast<uint64_t>(options.speed_bytes_per_s * kMovableSeconds),
                                         std::min(kMinMovableBytes, options.chunk_bytes), options.chunk_bytes);
   progress_->window_bytes = window_.bytes;
+  nominal_piece_bytes_ = window_.piece_bytes;
 }
 
 RailScheduler::Window RailScheduler::MakeWindow(double least_seconds, uint64_t least_pieces, double seconds) const {
@@ -171,7 +172,10 @@ void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_
   PeerState& state = peers_[peer.value()];
   const uint32_t inflow = inflow_ppm == 0 ? kWholeInflow : inflow_ppm;
   state.unposted_bytes += bytes;
-  if (inflow > state.inflow_ppm) inflow_ += inflow - std::exchange(state.inflow_ppm, inflow);
+  if (inflow > state.inflow_ppm) {
+    inflow_ += inflow - std::exchange(state.inflow_ppm, inflow);
+    Resume(peer);
+  }
   most_inflow_ = std::max(most_inflow_, inflow_);
   TenantQueue& queue = tenants_[tenant];
   Destination& to = To(queue, peer);
@@ -244,12 +248,13 @@ bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
 
 // Peers that bytes wait for share a window in whole pieces, because a burst to one receiver would leave the others
 // idle. All senders to a receiver share one window there by their inflows: a longer queue at its end of the rail would
-// hold back the acknowledgements of all that the receiver itself sends. Two pieces keep a sender going that is alone.
-// Pieces of a stretch are equal, and so a little shorter than the longest.
+// hold back the acknowledgements of all that the receiver itself sends. Two pieces keep a sender going that is alone,
+// if an acknowledgement takes no longer than a piece. Both are nominal: a part of the measured window would limit the
+// rate that is measured, and shrink with it. Pieces of a stretch are equal, and so a little shorter than the longest.
 bool RailScheduler::IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const {
   const double inflow = static_cast<double>(peer.inflow_ppm) / kWholeInflow;
-  const auto by_inflow =
-      std::max(kLeastPieces * window.piece_bytes, static_cast<uint64_t>(static_cast<double>(window.bytes) * inflow));
+  const auto by_inflow = std::max(kLeastPieces * nominal_piece_bytes_,
+                                  static_cast<uint64_t>(static_cast<double>(progress_->window_bytes) * inflow));
   const uint64_t each = std::max(window.piece_bytes, std::min(window.bytes / peers, by_inflow));
   return peer.in_flight_bytes + window.piece_bytes / 2 <= each && peer.in_flight_chunks < kMaxChunks;
 }
@@ -336,7 +341,7 @@ void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, ab
   }
   in_flight_bytes_ += bytes;
   Remove(tenant, peer, bytes);
-  if (inflow_ < kLeastInflowPart * most_inflow_) TellStretch(now);
+  if (inflow_ < kLeastInflowPart * most_inflow_) EndStretch(now);
   const Rank& next = ranks_.largest();
   priorities_[share.priority].served = next.first == share.priority + 1 ? -next.second : queue.served;
 }
@@ -365,14 +370,25 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
   Publish();
 }
 
-// Reports the present stretch, once. Called when the receivers that are left limit the rail, or nothing is left. A
-// stretch whose receivers take less than the rail carries tells no less than its speed if they got what they take.
+// The receivers that are left limit the rail, or nothing is left. If the stretch was too short to tell a rate, they
+// begin another one.
+void RailScheduler::EndStretch(absl::Time now) {
+  TellStretch(now);
+  if (told_ || inflow_ == 0 || busy_since_ == absl::InfiniteFuture()) return;
+  busy_since_ = now;
+  busy_bytes_ = 0;
+  most_inflow_ = inflow_;
+}
+
+// Reports the present stretch, once. Its rate is measured against what its receivers take. If they take much less than
+// the rail carries, and got it, it tells nothing.
 void RailScheduler::TellStretch(absl::Time now) {
   absl::Duration busy = now - busy_since_;
   if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;
-  busy *= std::min(1.0, static_cast<double>(most_inflow_) / kWholeInflow);
-  ended_ = Stretch{busy_bytes_,
-                   std::max(busy, absl::Seconds(static_cast<double>(busy_bytes_) / options_.speed_bytes_per_s))};
+  const double inflow = std::min(1.0, static_cast<double>(most_inflow_) / kWholeInflow);
+  const absl::Duration nominal = absl::Seconds(static_cast<double>(busy_bytes_) / options_.speed_bytes_per_s);
+  busy *= inflow;
+  if (inflow >= kLeastInflowPart || busy > nominal) ended_ = Stretch{busy_bytes_, std::max(busy, nominal)};
 }
 
 // Adapts the windows to the rate that the rail delivers while only full windows hold it back.

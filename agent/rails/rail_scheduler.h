@@ -104,7 +104,7 @@ class RailScheduler {
   struct PeerState {
     uint32_t place = 0;
     uint64_t in_flight_bytes = 0, in_flight_chunks = 0, unposted_bytes = 0;
-    uint32_t inflow_ppm = 0;  // the most of all that waits to be posted
+    uint32_t inflow_ppm = 0;  // the most of the jobs since nothing waited to be posted
     absl::Time heard_at;      // the last end of a chunk, or the first post after a rest
     bool stalled = false;
     std::vector<uint32_t> set_aside;  // tenants
@@ -132,6 +132,7 @@ class RailScheduler {
   bool HasRoom(uint32_t priority, absl::Time now);
   uint64_t StalledBytes(absl::Time now);
   void Measure(uint64_t bytes, absl::Time now);
+  void EndStretch(absl::Time now);
   void TellStretch(absl::Time now);
   void Publish();
 
@@ -139,6 +140,7 @@ class RailScheduler {
   RailProgress* const progress_;
   double speed_;  // that windows are made for, in bytes per second
   Window window_, yielding_;
+  uint64_t nominal_piece_bytes_ = 0;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
   absl::Duration stalled_;        // a peer that is silent for so long is stalled
   absl::Duration measurable_;     // a shorter stretch tells no rate

@@ -62,7 +62,7 @@ inline constexpr auto kWrittenMetrics = std::to_array<MetricInfo>({
      "the bytes to be received (rx) with their next job."},
     {"railsd_rail_queued_bytes", MetricKind::kGauge, "rail", "Bytes planned onto the rail and not posted."},
     {"railsd_rail_in_flight_bytes", MetricKind::kGauge, "rail", "Bytes posted and not acknowledged."},
-    {"railsd_rail_window_bytes", MetricKind::kGauge, "rail", "Bytes that may be in flight to one peer."},
+    {"railsd_rail_window_bytes", MetricKind::kGauge, "rail", "Bytes that may be in flight, shared by the peers."},
     {"railsd_rail_sleeps_total", MetricKind::kCounter, "rail",
      "Sleeps of the rail's thread, each after data.spin without work."},
     {"railsd_rail_queue_depth", MetricKind::kGauge, "rail,queue",

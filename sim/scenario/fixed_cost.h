@@ -21,7 +21,7 @@ struct FixedCost {
   // Wakes of the client and of the engine, two messages of the bare chain of `links` (11.3 us each), and the 165,600
   // instructions of `engine.fixed`.
   double job = 88.9e-6;
-  // READY out and READY in: 20 % of a core at 12,700 messages a second each way (`links`), and the 5,998 instructions
+  // READY out and READY in: 20 % of a core at 12,700 messages a second each way (`links`), and the 5,991 instructions
   // of `engine.by_peer` without the 1,705 of one share.
   double peer = 17.5e-6;
   double flow = 0.09e-6;  // sent and received: the 216 instructions of `engine.by_flow`

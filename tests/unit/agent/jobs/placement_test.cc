@@ -186,7 +186,7 @@ TEST(PlacementTest, ReadySaysWhichPartOfTheBytesToItsNodeComesFromTheReceiver) {
   cluster.Run();
   std::vector<uint32_t> inflows;
   for (const Ready* ready : Outgoing<Ready>(cluster, 0)) inflows.push_back(ready->inflow_ppm);
-  EXPECT_THAT(inflows, ::testing::UnorderedElementsAre(250'000, 750'000, 0));
+  EXPECT_THAT(inflows, ::testing::UnorderedElementsAre(250'000, 750'000, 1));
   std::set<uint32_t> used;
   for (auto& rail : cluster.node(1).rails) {
     rail->watched.tamper = [&](SendOrder& order) {
@@ -198,6 +198,23 @@ TEST(PlacementTest, ReadySaysWhichPartOfTheBytesToItsNodeComesFromTheReceiver) {
   cluster.Run();
   exchange.ExpectDone(1);
   EXPECT_THAT(used, ::testing::ElementsAre(250'000)) << "by the rails of the receiver";
+}
+
+TEST(PlacementTest, NothingIsExpectedOfNodesThatTheGroupHasLost) {
+  Cluster cluster({.nodes = 4, .rails = 1});
+  Exchange exchange(&cluster, 4, "g",
+                    {.buffer_bytes = 2 << 20, .recovery = {RecoveryPolicy::kDegrade, absl::ZeroDuration()}});
+  for (size_t lost : {2u, 3u}) {
+    for (auto& rail : cluster.node(lost).rails) rail->frozen = true;
+    for (size_t n : {0u, 1u}) cluster.node(n).engine->OnPeerDown(cluster.node(lost).name, "silent");
+  }
+  cluster.Run();
+  exchange.SetLengths(AllLengths(4, 100'000), 1);
+  cluster.Hold(0, 1);
+  for (uint32_t r : {0u, 1u}) ASSERT_TRUE(exchange.trainer(r).Submit(exchange.For(r, 1)).ok());
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Ready>(cluster, 0).size(), 1u);
+  EXPECT_EQ(Outgoing<Ready>(cluster, 0)[0]->inflow_ppm, 1'000'000u);
 }
 
 // READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).

@@ -105,19 +105,50 @@ TEST_F(RailRateTest, AStretchEndsWhenItsReceiversLimitTheRail) {
   EXPECT_FALSE(scheduler_->TakeStretch().has_value());
 }
 
-TEST_F(RailRateTest, ARailIsNotSlowThatDeliversWhatItsReceiversTake) {
+// Small receivers end early, and their stretch is too short to tell a rate.
+TEST_F(RailRateTest, TheReceiversThatAreLeftBeginAnotherStretch) {
+  for (const uint32_t peer : {1u, 2u}) Queue(kOne, peer, 2 * kPiece, 333'333);
+  Queue(kOne, 0, 64 * kPiece, 333'333);
+  CarryBytes(6 * kPiece);
+  speed_ = kSpeed / 4;
+  CarryBytes(62 * kPiece);
+  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_NEAR(static_cast<double>(stretch->bytes) / absl::ToDoubleSeconds(stretch->time), kSpeed * 3 / 4, kSpeed / 4);
+}
+
+TEST_F(RailRateTest, ARailIsMeasuredAgainstWhatItsReceiversTake) {
   speed_ = kSpeed / 2;
   Queue(kOne, 0, 64 * kPiece, 500'000);
   CarryBytes(64 * kPiece);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "they got it, and the rail may be slow or not";
+  Queue(kOne, 0, 64 * kPiece, 800'000);
+  CarryBytes(64 * kPiece);
   std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
   ASSERT_TRUE(stretch.has_value());
-  EXPECT_EQ(stretch->time, absl::Seconds(static_cast<double>(stretch->bytes) / kSpeed));
+  EXPECT_EQ(stretch->time, absl::Seconds(0.8 * 2 * static_cast<double>(stretch->bytes) / kSpeed));
   speed_ = kSpeed / 4;
   Queue(kOne, 0, 64 * kPiece, 500'000);
   CarryBytes(64 * kPiece);
   stretch = scheduler_->TakeStretch();
   ASSERT_TRUE(stretch.has_value());
   EXPECT_EQ(stretch->time, absl::Seconds(2 * static_cast<double>(stretch->bytes) / kSpeed));
+}
+
+// The rate that a part of the window allows must not make the window smaller.
+TEST_F(RailRateTest, AWindowByInflowDoesNotShrinkWithTheRateThatItAllows) {
+  SetUpRail(125e6);
+  constexpr uint64_t kFloor = 2 * 62'500;
+  Queue(kOne, 0, uint64_t{1} << 30, 100'000);
+  for (int i = 0; i < 400; ++i) {
+    Post();
+    EXPECT_GE(InFlight(), kFloor - 62'500) << i;
+    now_ += absl::Milliseconds(6);
+    const size_t posted = chunks_.size();
+    for (size_t chunk = 0; chunk < posted; ++chunk) Acknowledge();
+  }
+  Post();
+  EXPECT_GE(InFlight(), kFloor);
 }
 
 TEST_F(RailRateTest, AShortStretchTellsNothing) {
