@@ -15,9 +15,9 @@ constexpr double kMovableSeconds = 4e-3;
 constexpr uint64_t kMinMovableBytes = 64 << 10;
 // Bytes in flight to all peers that bytes wait for, together, as time of the rail. More in flight would only wait:
 // acknowledgements queue behind data at both ends, and bytes for one receiver queue in front of those for others. In an
-// emulated fabric of slow rails 6 ms carried most; 4 ms took 5 % longer where a node sends much to a busy receiver, 8
-// ms took 1 to 2 % longer.
-constexpr double kWindowSeconds = 6e-3;
+// emulated fabric of slow rails 4 ms took 5 % longer where a node sends much to a busy receiver, and 6 ms took 10 %
+// longer for jobs of 10 ms.
+constexpr double kWindowSeconds = 4.5e-3;
 // A window has at least these pieces: one on the wire, one behind it, one whose acknowledgement is under way. Fast
 // rails have no more.
 constexpr uint64_t kWindowPieces = 3;
@@ -70,6 +70,7 @@ RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* prog
                                         std::min(kMinMovableBytes, options.chunk_bytes), options.chunk_bytes);
   progress_->window_bytes = window_.bytes;
   nominal_piece_bytes_ = window_.piece_bytes;
+  window_pieces_ = (window_.bytes + window_.piece_bytes / 2) / window_.piece_bytes;
 }
 
 RailScheduler::Window RailScheduler::MakeWindow(double least_seconds, uint64_t least_pieces, double seconds) const {
@@ -85,8 +86,8 @@ RailScheduler::Window RailScheduler::MakeWindow(double least_seconds, uint64_t l
     return window;
   }
   // Nominal pieces: with smaller ones a window would limit the rate that is measured, follow it and shrink to nothing.
-  const uint64_t most = std::max(std::clamp(static_cast<uint64_t>(nominal * seconds), least_pieces * piece_at(nominal),
-                                            least_pieces * options_.chunk_bytes),
+  const uint64_t most = std::max(std::clamp(static_cast<uint64_t>(nominal * seconds + 0.5),
+                                            least_pieces * piece_at(nominal), least_pieces * options_.chunk_bytes),
                                  static_cast<uint64_t>(nominal * least_seconds));
   const auto drained = static_cast<uint64_t>(speed_ * kWindowDrainSeconds);
   window.bytes = std::min(most, std::max(kLeastPieces * window.piece_bytes, drained));
@@ -249,12 +250,12 @@ bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
 // Peers that bytes wait for share a window in whole pieces, because a burst to one receiver would leave the others
 // idle. All senders to a receiver share one window there by their inflows: a longer queue at its end of the rail would
 // hold back the acknowledgements of all that the receiver itself sends. Two pieces keep a sender going that is alone,
-// if an acknowledgement takes no longer than a piece. Both are nominal: a part of the measured window would limit the
-// rate that is measured, and shrink with it. Pieces of a stretch are equal, and so a little shorter than the longest.
+// if an acknowledgement takes no longer than a piece. Parts are whole pieces, since a half for each sender adds up, and
+// nominal: a part of the measured window would limit the rate that is measured, and shrink with it. Pieces of a stretch
+// are equal, and so a little shorter than the longest.
 bool RailScheduler::IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const {
-  const double inflow = static_cast<double>(peer.inflow_ppm) / kWholeInflow;
-  const auto by_inflow = std::max(kLeastPieces * nominal_piece_bytes_,
-                                  static_cast<uint64_t>(static_cast<double>(progress_->window_bytes) * inflow));
+  const uint64_t pieces = (window_pieces_ * peer.inflow_ppm + kWholeInflow / 4) / kWholeInflow;
+  const uint64_t by_inflow = std::max(kLeastPieces, pieces) * nominal_piece_bytes_;
   const uint64_t each = std::max(window.piece_bytes, std::min(window.bytes / peers, by_inflow));
   return peer.in_flight_bytes + window.piece_bytes / 2 <= each && peer.in_flight_chunks < kMaxChunks;
 }

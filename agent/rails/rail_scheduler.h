@@ -140,7 +140,7 @@ class RailScheduler {
   RailProgress* const progress_;
   double speed_;  // that windows are made for, in bytes per second
   Window window_, yielding_;
-  uint64_t nominal_piece_bytes_ = 0;
+  uint64_t nominal_piece_bytes_ = 0, window_pieces_ = 0;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
   absl::Duration stalled_;        // a peer that is silent for so long is stalled
   absl::Duration measurable_;     // a shorter stretch tells no rate

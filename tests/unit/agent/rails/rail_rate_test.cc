@@ -78,8 +78,8 @@ TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
     CarryBytes(32 * kPiece);
     const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
     ASSERT_TRUE(stretch.has_value());
-    EXPECT_EQ(stretch->bytes, 20 * kPiece) << "until it ran dry: a window is under way then";
-    EXPECT_EQ(stretch->time, absl::Milliseconds(10));
+    EXPECT_EQ(stretch->bytes, 23 * kPiece) << "until it ran dry: a window is under way then";
+    EXPECT_EQ(stretch->time, absl::Microseconds(11'500));
   }
 }
 

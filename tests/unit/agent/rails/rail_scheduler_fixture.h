@@ -21,10 +21,10 @@ class RailSchedulerTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kMiB = 1 << 20;
   static constexpr uint32_t kOne = 0, kThree = 1, kUrgent = 2;  // tenants
-  // A rail of 25 MB/s: pieces of 12.5 kB and a window of 150 kB, 12 pieces. While a higher priority is there, a window
+  // A rail of 25 MB/s: pieces of 12.5 kB and a window of 112.5 kB, 9 pieces. While a higher priority is there, a window
   // of two pieces for the lower ones.
   static constexpr double kSpeed = 25e6;
-  static constexpr uint64_t kPiece = 12'500, kWindow = 150'000;
+  static constexpr uint64_t kPiece = 12'500, kWindow = 112'500;
 
   struct Chunk {
     uint32_t tenant = 0, peer = 0;
