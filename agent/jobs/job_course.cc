@@ -314,8 +314,8 @@ void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange
       if (!part->terminal()) part->report.lost_ranks.push_back(Rank(r));
     }
   }
-  // Rails give back what they have: they have been told that the peer is gone.
   job.inflow_bytes -= std::min(job.inflow_bytes, exchange.in.total_bytes());
+  // Rails give back what they have: they have been told that the peer is gone.
   exchange.out.GiveUp();
   exchange.in.GiveUp();
   exchange.in.Close(/*writers_stopped=*/false);

@@ -200,6 +200,24 @@ TEST(PlacementTest, ReadySaysWhichPartOfTheBytesToItsNodeComesFromTheReceiver) {
   EXPECT_THAT(used, ::testing::ElementsAre(250'000)) << "by the rails of the receiver";
 }
 
+// Rank 1 may send nearly all that rank 0 gets, though rank 0 has room for as much from everyone.
+TEST(PlacementTest, CapacitiesTellNoInflow) {
+  constexpr uint64_t kSlot = 100'000;
+  Cluster cluster({.nodes = 3, .rails = 1});
+  Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 3 * kSlot});
+  exchange.SetLengths(AllLengths(3, 100), 1);
+  cluster.Hold(0, 1);
+  for (uint32_t r = 0; r < 3; ++r) {
+    Submission submission = exchange.For(r, 1);
+    submission.capacities = true;
+    for (FlowRanges& flow : submission.receives) flow.ranges = {{SegmentId(2), flow.peer.value() * kSlot, kSlot}};
+    ASSERT_TRUE(exchange.trainer(r).Submit(submission).ok());
+  }
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Ready>(cluster, 0).size(), 1u);
+  EXPECT_EQ(Outgoing<Ready>(cluster, 0)[0]->inflow_ppm, 0u);
+}
+
 TEST(PlacementTest, NothingIsExpectedOfNodesThatTheGroupHasLost) {
   Cluster cluster({.nodes = 4, .rails = 1});
   Exchange exchange(&cluster, 4, "g",

@@ -109,12 +109,10 @@ TEST_F(RailRateTest, AStretchEndsWhenItsReceiversLimitTheRail) {
 TEST_F(RailRateTest, TheReceiversThatAreLeftBeginAnotherStretch) {
   for (const uint32_t peer : {1u, 2u}) Queue(kOne, peer, 2 * kPiece, 333'333);
   Queue(kOne, 0, 64 * kPiece, 333'333);
-  CarryBytes(6 * kPiece);
-  speed_ = kSpeed / 4;
-  CarryBytes(62 * kPiece);
-  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
-  ASSERT_TRUE(stretch.has_value());
-  EXPECT_NEAR(static_cast<double>(stretch->bytes) / absl::ToDoubleSeconds(stretch->time), kSpeed * 3 / 4, kSpeed / 4);
+  speed_ = kSpeed / 3;
+  CarryBytes(68 * kPiece);
+  EXPECT_EQ(scheduler_->unposted_bytes(), 0u);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "receiver 0 takes no more, so the rail may be healthy";
 }
 
 TEST_F(RailRateTest, ARailIsMeasuredAgainstWhatItsReceiversTake) {
