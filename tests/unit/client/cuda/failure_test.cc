@@ -81,8 +81,9 @@ TEST_F(CudaFailureTest, AFailedSliceFailsItsJobAndTheGroup) {
   }
 }
 
-// Ranks of one node read each other's memory, which must stay until nobody reads any more.
+// Ranks of one node read each other's memory: a failed job's reader may still do so, and only all ranks together may free.
 TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
+  std::barrier together(kRanks);
   for (uint64_t slice = 0; slice < 2; ++slice) {
     fakeSetDelays(slice, 2000);
     MemoryCluster cluster(kRanks, slice, /*nodes=*/1);
@@ -94,8 +95,6 @@ TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
       ASSERT_TRUE(job.ok());
       EXPECT_EQ(EndOf(**job).code(), absl::StatusCode::kUnavailable);
       EXPECT_EQ((*job)->copies().local_bytes, slice * kBytes);
-      // The other rank may still read what this one has sent: only both together may free it.
-      static std::barrier together(kRanks);
       together.arrive_and_wait();
     });
   }
@@ -104,6 +103,7 @@ TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
 // A sender of this node that means more bytes than the receiver expects.
 TEST_F(CudaFailureTest, LengthsOfANodesRanksAreCompared) {
   MemoryCluster cluster(kRanks, 1, /*nodes=*/1);
+  std::barrier together(kRanks);
   OnRanks(kRanks, [&](uint32_t number) {
     Rank rank(cluster, number, kRanks, kStaging);
     const auto memory = *rank.device->Allocate(kBytes);
@@ -117,6 +117,7 @@ TEST_F(CudaFailureTest, LengthsOfANodesRanksAreCompared) {
     if (number == 1) {
       EXPECT_THAT(status.message(), HasSubstr("rank 0 sends 1000 bytes, and this rank expects 999"));
     }
+    together.arrive_and_wait();
   });
 }
 
@@ -147,6 +148,7 @@ TEST_F(CudaFailureTest, TamperedNotesAndLengthsAreFoundOut) {
       {2, true, prefix(kBytes + 1), "more than the capacity of 1000"},
       {2, true, prefix(3), "has sent 108 bytes of its first slice, and its length 3 needs 11"},
   };
+  std::barrier together(kRanks);
   for (const auto& one : kCases) {
     SCOPED_TRACE(one.says);
     MemoryCluster cluster(kRanks, 1, one.nodes);
@@ -164,6 +166,7 @@ TEST_F(CudaFailureTest, TamperedNotesAndLengthsAreFoundOut) {
       if (number == 1) {
         EXPECT_THAT(status.message(), HasSubstr(one.says));
       }
+      together.arrive_and_wait();
     });
   }
 }
@@ -215,15 +218,19 @@ TEST_F(CudaFailureTest, AFailedCallOfTheDriverIsNamed) {
 
 TEST_F(CudaFailureTest, ADeviceThatFailsEndsTheJob) {
   MemoryCluster cluster(kRanks, 1);
+  std::barrier together(kRanks);
   OnRanks(kRanks, [&](uint32_t number) {
     Rank rank(cluster, number, kRanks, kStaging);
     cluster.Hold(true);
     Exchange exchange(rank);
     auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
     ASSERT_TRUE(job.ok());
-    ASSERT_TRUE(Until([&] { return cluster.jobs() == kJoinJobs + 1; }));  // the first slice is with the daemons of both
-    if (number == 0) fakeBreakContext(700);
-    cluster.Hold(false);
+    EXPECT_TRUE(Until([&] { return cluster.jobs() == kJoinJobs + 1; }));  // the first slice is with the daemons of both
+    together.arrive_and_wait();
+    if (number == 0) {
+      fakeBreakContext(700);
+      cluster.Hold(false);
+    }
     EXPECT_FALSE(EndOf(**job).ok());
   });
 }
