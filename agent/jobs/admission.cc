@@ -79,8 +79,9 @@ absl::Status Admission::CheckAlive(const CheckedSubmission& submission, const Gr
 
 absl::Status Admission::CheckRanges(const CheckedSubmission& submission, const Group& group) const {
   if (submission.peers_end > group.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
+    return absl::InvalidArgumentError(absl::StrCat(submission.last_field, "[", submission.last_flow,
+                                                   "].peer_rank: ", submission.peers_end - 1,
+                                                   " is not below the world size ", group.world_size()));
   }
   if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
   return submission.verdict;

@@ -3,7 +3,6 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,10 +19,9 @@ uint64_t EagerExchanges::Copy(const MemoryRanges& stream, const char* bytes, Dir
     const size_t count = stream.FillIovecs(done, stream.total_bytes() - done, absl::MakeSpan(ranges), &length);
     const iovec flat = {const_cast<char*>(bytes) + done, length};
     const absl::Span<const iovec> scattered(ranges.data(), count), whole(&flat, 1);
-    const ssize_t moved = direction == Direction::kOut ? copy_.Copy(scattered, whole) : copy_.Copy(whole, scattered);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0) break;
-    done += static_cast<uint64_t>(moved);
+    const uint64_t moved = direction == Direction::kOut ? GuardedCopy(scattered, whole) : GuardedCopy(whole, scattered);
+    done += moved;
+    if (moved < length) break;
   }
   return done;
 }

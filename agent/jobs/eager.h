@@ -72,7 +72,6 @@ class EagerExchanges {
   Outbox& outbox_;
   JobMap& jobs_;
   const Calls calls_;
-  GuardedCopy copy_;
   uint64_t sent_ = 0, received_ = 0, sent_bytes_ = 0, received_bytes_ = 0;
 };
 

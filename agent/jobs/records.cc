@@ -112,8 +112,13 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
 
 std::unique_ptr<JobRecorder> JobRecords::NewRecorder() {
   if (context_.options->explained_jobs == 0) return nullptr;
-  std::unique_ptr<JobRecorder> recorder = std::move(spare_recorder_);
-  if (recorder == nullptr) recorder = std::make_unique<JobRecorder>();
+  std::unique_ptr<JobRecorder> recorder;
+  if (spare_recorders_.empty()) {
+    recorder = std::make_unique<JobRecorder>();
+  } else {
+    recorder = std::move(spare_recorders_.back());
+    spare_recorders_.pop_back();
+  }
   recorder->Reset(context_.rail_count());
   return recorder;
 }
@@ -121,7 +126,7 @@ std::unique_ptr<JobRecorder> JobRecords::NewRecorder() {
 void JobRecords::Keep(NodeJob& job, JobExplanation explanation) {
   if (job.recorder == nullptr) return;
   if (job.parts.empty()) {
-    spare_recorder_ = std::move(job.recorder);
+    Spare(std::move(job.recorder));
     return;
   }
   explained_.push_front({std::move(explanation), std::move(job.recorder), {}});
@@ -130,8 +135,12 @@ void JobRecords::Keep(NodeJob& job, JobExplanation explanation) {
     explained_.front().flows.emplace_back(exchange.peer, exchange.out.TakeFlows());
   }
   if (explained_.size() <= context_.options->explained_jobs) return;
-  spare_recorder_ = std::move(explained_.back().recorder);
+  Spare(std::move(explained_.back().recorder));
   explained_.pop_back();
+}
+
+void JobRecords::Spare(std::unique_ptr<JobRecorder> recorder) {
+  if (spare_recorders_.size() < kMaxSpareRecorders) spare_recorders_.push_back(std::move(recorder));
 }
 
 JobTimeline JobRecords::Explained::Timeline(absl::Time now) const {

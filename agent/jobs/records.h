@@ -70,6 +70,10 @@ class JobRecords {
 
  private:
   using FinishedParts = std::vector<Finished>;  // of one job, by rank
+  // A READY begins the next job before this one is forgotten, so groups that are busy need two at a time. Each has some
+  // 230 KB.
+  static constexpr size_t kMaxSpareRecorders = 4;
+  void Spare(std::unique_ptr<JobRecorder> recorder);
   // Null when it has none.
   static const Finished* FindIn(const FinishedParts& parts, Rank rank);
 
@@ -87,8 +91,8 @@ class JobRecords {
   absl::flat_hash_map<Epoch, Ended> ended_;
   std::deque<Past> past_;  // newest first
   std::deque<std::pair<std::shared_ptr<const FinishedParts>, Rank>> recent_;
-  std::deque<Explained> explained_;              // newest first
-  std::unique_ptr<JobRecorder> spare_recorder_;  // storage for the next job
+  std::deque<Explained> explained_;                            // newest first
+  std::vector<std::unique_ptr<JobRecorder>> spare_recorders_;  // storage for the next jobs
   std::vector<uint64_t> told_rx_bytes_;
 };
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -53,6 +52,13 @@ struct Placed {
   std::string ToString() const { return absl::StrCat("[", begin, ", ", end, ") of segment ", segment); }
 };
 
+// Names a flow in messages: "sends[3]".
+struct FlowName {
+  absl::string_view field;
+  size_t flow = 0;
+  std::string Text() const { return absl::StrCat(field, "[", flow, "]"); }
+};
+
 // Entries [begin, end) of a list.
 struct Entries {
   size_t begin = 0, end = 0;
@@ -76,44 +82,45 @@ class FlowReader {
   // `own`: the entries of `placed` for the flow of the rank with itself.
   absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<CheckedFlow>* checked,
                     std::vector<Placed>* placed, Entries* own) {
-    absl::flat_hash_set<Rank> seen;
     checked->reserve(flows.size());
     placed->reserve(RangesOf(flows));
     for (size_t f = 0; f < flows.size(); ++f) {
       const Rank peer = flows[f].peer;
-      const std::string at = absl::StrCat(field, "[", f, "]");
-      if (!seen.insert(peer).second) {
-        return absl::InvalidArgumentError(absl::StrCat(at, ".peer_rank: ", peer.value(), " appears twice"));
-      }
       const size_t first = placed->size();
-      if (absl::Status s = ReadRanges(at, flows[f].ranges, placed); !s.ok()) return s;
+      if (absl::Status s = ReadRanges({field, f}, flows[f].ranges, placed); !s.ok()) return s;
       if (peer == self_) *own = {first, placed->size()};
       const MemoryTable::Stream stream = writer_.End();
       checked->push_back({peer, stream.total_bytes, stream});
     }
     const auto before = [](const CheckedFlow& a, const CheckedFlow& b) { return a.peer < b.peer; };
-    std::sort(checked->begin(), checked->end(), before);
-    return absl::OkStatus();
+    if (!std::is_sorted(checked->begin(), checked->end(), before)) std::sort(checked->begin(), checked->end(), before);
+    const auto same = [](const CheckedFlow& a, const CheckedFlow& b) { return a.peer == b.peer; };
+    const auto twice = std::adjacent_find(checked->begin(), checked->end(), same);
+    if (twice == checked->end()) return absl::OkStatus();
+    size_t last = flows.size() - 1;
+    while (flows[last].peer != twice->peer) --last;
+    return absl::InvalidArgumentError(
+        absl::StrCat(FlowName{field, last}.Text(), ".peer_rank: ", twice->peer.value(), " appears twice"));
   }
 
  private:
-  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
+  absl::Status ReadRanges(const FlowName& at, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
     uint64_t total = 0;
     for (size_t r = 0; r < ranges.size(); ++r) {
       const Range& range = ranges[r];
       const Segment* segment = Hold(range.segment);
       if (segment == nullptr) {
-        return absl::NotFoundError(absl::StrCat(at, ".segment_ids: ", range.segment.value(), ", of range ", r,
+        return absl::NotFoundError(absl::StrCat(at.Text(), ".segment_ids: ", range.segment.value(), ", of range ", r,
                                                 ", is not a segment of this session"));
       }
       const uint64_t end = range.offset_bytes + range.length_bytes;
       if (end < range.offset_bytes || end > segment->length_bytes()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            at, ".offsets_bytes[", r, "]: ", range.offset_bytes, " + length ", range.length_bytes,
+            at.Text(), ".offsets_bytes[", r, "]: ", range.offset_bytes, " + length ", range.length_bytes,
             " passes the end of segment ", range.segment.value(), " (", segment->length_bytes(), " bytes)"));
       }
       if (__builtin_add_overflow(total, range.length_bytes, &total)) {
-        return absl::InvalidArgumentError(absl::StrCat(at, ": the lengths overflow 64 bits"));
+        return absl::InvalidArgumentError(absl::StrCat(at.Text(), ": the lengths overflow 64 bits"));
       }
       if (range.length_bytes == 0) continue;
       placed->push_back({segment->file(), range.offset_bytes, end, range.segment.value()});
@@ -188,11 +195,12 @@ absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Place
   return absl::OkStatus();
 }
 
-void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, CheckedSubmission* out) {
+void NotePeers(const char* field, const std::vector<FlowRanges>& flows, CheckedSubmission* out) {
   for (size_t f = 0; f < flows.size(); ++f) {
     if (flows[f].peer.value() < out->peers_end) continue;
     out->peers_end = uint64_t{flows[f].peer.value()} + 1;
-    out->last_peer = absl::StrCat(field, "[", f, "].peer_rank: ", flows[f].peer.value());
+    out->last_field = field;
+    out->last_flow = f;
   }
 }
 

@@ -33,10 +33,11 @@ struct CheckedSubmission {
   bool capacities = false;
   uint64_t vote = 0;
   absl::Duration timeout;
-  Digest digest{};                                // SHA-256 of the content; equal ones are the same. 0: not known
-  absl::Status verdict;                           // why it is refused, unless its number was taken before
-  uint64_t peers_end = 0;                         // all ranks that it names are below
-  std::string last_peer;                          // field and value of the highest of them
+  Digest digest{};              // SHA-256 of the content; equal ones are the same. 0: not known
+  absl::Status verdict;         // why it is refused, unless its number was taken before
+  uint64_t peers_end = 0;       // all ranks that it names are below
+  const char* last_field = "";  // the field and the flow in it that names the highest of them
+  size_t last_flow = 0;
   absl::Span<const CheckedFlow> sends, receives;  // by rank, in `flows` or `cut`; empty when it is refused
   std::shared_ptr<const FlowSet> flows;           // null when it is refused
   std::unique_ptr<CheckedFlow[]> cut;             // the same flows with shorter lengths; null: they use all bytes

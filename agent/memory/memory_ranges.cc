@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -58,26 +57,18 @@ absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, ui
   constexpr size_t kRangesPerCall = 128;
   std::array<iovec, kRangesPerCall> source;
   std::array<iovec, kRangesPerCall> destination;
-  GuardedCopy copy;
   while (*done_bytes < length_bytes) {
     const uint64_t at = offset_bytes + *done_bytes;
     uint64_t readable = 0;
     uint64_t writable = 0;
     const size_t sources = from.FillIovecs(at, length_bytes - *done_bytes, absl::MakeSpan(source), &readable);
     const size_t destinations = to.FillIovecs(at, readable, absl::MakeSpan(destination), &writable);
-    // Copy() stops where the shorter side ends.
-    const ssize_t moved =
-        copy.Copy(absl::MakeSpan(source.data(), sources), absl::MakeSpan(destination.data(), destinations));
-    if (moved > 0) {
-      *done_bytes += static_cast<uint64_t>(moved);
-      continue;
-    }
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0 && errno != EFAULT) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("local copy at byte ", at));
-    }
+    const uint64_t moved =
+        GuardedCopy(absl::MakeSpan(source.data(), sources), absl::MakeSpan(destination.data(), destinations));
+    *done_bytes += moved;
+    if (moved > 0 && moved == writable) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("local copy at byte ", at, " of ", from.total_bytes(),
+        absl::StrCat("local copy at byte ", at + moved, " of ", from.total_bytes(),
                      ": a page of the segment cannot be touched (was its memfd truncated?)"));
   }
   return absl::OkStatus();

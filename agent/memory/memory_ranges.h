@@ -135,7 +135,7 @@ class MemoryRanges {
   std::shared_ptr<const MemoryTable> table_;
 };
 
-// Copies all of `from` into `to` (equal totals) by a system call that reports a bad page instead of raising SIGBUS.
+// Copies all of `from` into `to` (equal totals), of which pages may be missing.
 // `*done_bytes` counts progress; call again until it reaches the total. At most `limit_bytes` are moved per call.
 // Errors: FAILED_PRECONDITION when a page of either side cannot be touched.
 absl::Status CopyBetweenRanges(const MemoryRanges& from, const MemoryRanges& to, uint64_t limit_bytes,

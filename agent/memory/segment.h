@@ -28,8 +28,8 @@ struct FileId {
 };
 
 // One mapped segment. Immutable after Map(); shared by the session that owns it and by every job that uses it, and
-// unmapped with the last of them. Its bytes are touched only by system calls that can fail (recv, send,
-// process_vm_writev), never by a load or a store.
+// unmapped with the last of them. Its bytes are touched only by system calls that can fail (recv, send), and by
+// GuardedCopy(), because its owner may take pages out of it.
 class Segment {
  public:
   // Maps the whole of `fd`; for a dma-buf it only reserves addresses, which only devices can use. INVALID_ARGUMENT:

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "rails/client.h"
 
 namespace {
@@ -45,7 +46,10 @@ std::byte Content(uint64_t line, uint32_t source, uint32_t destination, uint64_t
 class Rank {
  public:
   explicit Rank(const Options& options) : options_(options) {
-    client_ = Must(rails::Client::Connect({.socket_dir = options.sockets, .client_name = "bench_rank"}), "connect");
+    client_ = Must(rails::Client::Connect({.socket_dir = options.sockets,
+                                           .client_name = "bench_rank",
+                                           .spin = absl::Microseconds(options.spin_microseconds)}),
+                   "connect");
     send_ = Must(client_->CreateSegment(std::max<uint64_t>(options.max_bytes, 1)), "segment");
     receive_ = Must(client_->CreateSegment(std::max<uint64_t>(options.max_bytes, 1)), "segment");
     group_ =
@@ -132,6 +136,7 @@ int main(int argc, char** argv) {
   app.add_option("--max-bytes", options.max_bytes);
   app.add_option("--spin", options.spin_microseconds, "How long a wait polls before it sleeps.");
   CLI11_PARSE(app, argc, argv);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as in the daemon, and in librails.so
   Rank rank(options);
   uint64_t bytes = 0;
   uint32_t jobs = 0;

@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "agent/base/failed_ranks.h"
 #include "rails/v1/group.pb.h"
@@ -13,23 +12,24 @@ namespace {
 
 absl::Status BadField(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-// Reads the columns of one flow. `ranges_left`: how many more ranges the submission may have.
-absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
-                      uint64_t* ranges_left, FlowRanges* out) {
+// Reads the columns of one flow. `ranges_left`: how many more ranges the submission may have. Errors begin with the
+// name of the field in the flow.
+absl::Status ReadFlow(const rails::v1::FlowRanges& in, const AgentLimits& limits, uint64_t* ranges_left,
+                      FlowRanges* out) {
   const int count = in.offsets_bytes_size();
   if (static_cast<uint64_t>(count) > *ranges_left) {
-    return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
+    return absl::ResourceExhaustedError(absl::StrCat(".offsets_bytes: more ranges in the submission than ",
                                                      "limits.max_ranges_per_submission ",
                                                      limits.max_ranges_per_submission));
   }
   *ranges_left -= static_cast<uint64_t>(count);
   if (in.lengths_bytes_size() != count) {
     return BadField(
-        absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count, " offsets_bytes"));
+        absl::StrCat(".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count, " offsets_bytes"));
   }
   const bool one_segment = in.segment_ids_size() == 1;
   if (!one_segment && in.segment_ids_size() != count) {
-    return BadField(absl::StrCat(field, ".segment_ids: ", in.segment_ids_size(), " entries, neither 1 nor ", count));
+    return BadField(absl::StrCat(".segment_ids: ", in.segment_ids_size(), " entries, neither 1 nor ", count));
   }
   out->peer = Rank(in.peer_rank());
   out->ranges.reserve(static_cast<size_t>(count));
@@ -37,11 +37,10 @@ absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field,
   for (int i = 0; i < count; ++i) {
     const uint64_t offset = in.offsets_bytes(i), length = in.lengths_bytes(i);
     if (length > std::numeric_limits<uint64_t>::max() - offset) {
-      return BadField(
-          absl::StrCat(field, ".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
+      return BadField(absl::StrCat(".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
     }
     if (__builtin_add_overflow(total, length, &total)) {
-      return BadField(absl::StrCat(field, ".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
+      return BadField(absl::StrCat(".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
     }
     out->ranges.push_back({SegmentId(in.segment_ids(one_segment ? 0 : i)), offset, length});
   }
@@ -55,17 +54,11 @@ absl::Status ReadFlows(const Flows& in, const char* name, const AgentLimits& lim
     return absl::ResourceExhaustedError(
         absl::StrCat(name, ": ", in.size(), " flows, more than limits.max_world_size ", limits.max_world_size));
   }
-  absl::flat_hash_set<uint32_t> seen;
-  seen.reserve(static_cast<size_t>(in.size()));
   out->reserve(static_cast<size_t>(in.size()));
   for (int i = 0; i < in.size(); ++i) {
-    const std::string field = absl::StrCat(name, "[", i, "]");
-    if (!seen.insert(in[i].peer_rank()).second) {
-      return BadField(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
+    if (absl::Status status = ReadFlow(in[i], limits, ranges_left, &out->emplace_back()); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, "[", i, "]", status.message()));
     }
-    FlowRanges flow;
-    if (absl::Status status = ReadFlow(in[i], field, limits, ranges_left, &flow); !status.ok()) return status;
-    out->push_back(std::move(flow));
   }
   return absl::OkStatus();
 }

@@ -109,15 +109,14 @@ void PeerQueuePair::AddLocal(size_t at) {
   local_posted_.push_back({operation.zone, queue_.last()});
 }
 
-// Copies a small chunk by a system call, which reports a bad page where a load would fault.
+// Copies a small chunk, of which a page may be missing.
 bool PeerQueuePair::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   std::array<iovec, kMaxPieces> from;
   uint64_t covered = 0;
   const size_t count = slot.order.stream->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
                                                             absl::MakeSpan(from), &covered);
   const iovec to{context_.inlined.data() + at * context_.tuning.inline_bytes, length_bytes};
-  const ssize_t copied = GuardedCopy().Copy(absl::MakeSpan(from.data(), count), absl::MakeSpan(&to, 1));
-  if (copied < 0 || static_cast<uint64_t>(copied) != length_bytes) return false;
+  if (GuardedCopy(absl::MakeSpan(from.data(), count), absl::MakeSpan(&to, 1)) != length_bytes) return false;
   context_.pieces[at][0] = {reinterpret_cast<uint64_t>(to.iov_base), static_cast<uint32_t>(length_bytes), 0};
   return true;
 }

@@ -94,8 +94,8 @@ TEST(ConversionTest, BadSubmissionsNameFieldAndValue) {
   bad.mutable_sends(0)->set_lengths_bytes(0, kMax);
   EXPECT_EQ(ErrorOf(bad), "INVALID_ARGUMENT: sends[0].lengths_bytes[1]: 11 takes the flow past 64 bits");
   bad = Request();
-  *bad.add_sends() = bad.sends(0);
-  EXPECT_EQ(ErrorOf(bad), "INVALID_ARGUMENT: sends[1].peer_rank: 1 is given twice");
+  bad.add_sends()->add_offsets_bytes(0);
+  EXPECT_EQ(ErrorOf(bad), "INVALID_ARGUMENT: sends[1].lengths_bytes: 0 entries beside 1 offsets_bytes");
   AgentLimits limits;
   limits.max_ranges_per_submission = 2;
   EXPECT_EQ(ErrorOf(Request(), limits),
