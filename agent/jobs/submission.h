@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -26,7 +27,7 @@ struct Range {
 // flow into ranges differently; only the totals must agree.
 struct FlowRanges {
   Rank peer;  // destination rank in `sends`, source rank in `receives`; may be the rank itself
-  std::vector<Range> ranges;
+  absl::InlinedVector<Range, 1> ranges;
 };
 
 // One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace railsd {
 namespace {
@@ -104,7 +105,7 @@ class FlowReader {
   }
 
  private:
-  absl::Status ReadRanges(const FlowName& at, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
+  absl::Status ReadRanges(const FlowName& at, absl::Span<const Range> ranges, std::vector<Placed>* placed) {
     uint64_t total = 0;
     for (size_t r = 0; r < ranges.size(); ++r) {
       const Range& range = ranges[r];
@@ -362,7 +363,7 @@ void Claim(const std::shared_ptr<SessionMemory>& memory, CheckedSubmission* out)
 Digest SubmissionDigest(const Submission& submission) {
   std::string bytes;
   const auto put = [&bytes](uint64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
-  const auto put_ranges = [&put](const std::vector<Range>& ranges) {
+  const auto put_ranges = [&put](absl::Span<const Range> ranges) {
     put(ranges.size());
     for (const Range& range : ranges) {
       put(range.segment.value());

@@ -266,8 +266,8 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
                    "sends: range [5, 6) of segment 2 overlaps the receive range [0, 10) of segment 3"});
   cases.push_back({with({}, {{Rank(1), {{b, 5, 1}, {again, 0, 10}}}}), Code::kInvalidArgument,
                    "[0, 10) of segment 3 and [5, 6) of segment 2 overlap"});
-  cases.push_back(
-      {with({{Rank(1), std::vector<Range>(9, {a, 0, 1})}}, {}), Code::kResourceExhausted, "max_ranges_per_submission"});
+  cases.push_back({with({{Rank(1), absl::InlinedVector<Range, 1>(9, {a, 0, 1})}}, {}), Code::kResourceExhausted,
+                   "max_ranges_per_submission"});
   Submission wrong = with({}, {});
   wrong.rank = Rank(1);
   cases.push_back({wrong, Code::kPermissionDenied, "rank: 1"});

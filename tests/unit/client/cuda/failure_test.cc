@@ -81,7 +81,8 @@ TEST_F(CudaFailureTest, AFailedSliceFailsItsJobAndTheGroup) {
   }
 }
 
-// Ranks of one node read each other's memory: a failed job's reader may still do so, and only all ranks together may free.
+// Ranks of one node read each other's memory: a failed job's reader may still do so, and only all ranks together may
+// free.
 TEST_F(CudaFailureTest, AFailureWhileRanksOfANodeRead) {
   std::barrier together(kRanks);
   for (uint64_t slice = 0; slice < 2; ++slice) {
