@@ -180,11 +180,11 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
     if (exchange.left_out) DropExchange(job, group, exchange);
   }
   const Ready::Rails rails = RailsNow();
-  for (Exchange& exchange : job.exchanges) {
-    if (job.aborting()) return;
-    SendReady(job, exchange, rails);
+  job.ForEachByNeed([&](Exchange& exchange) {
+    SendReady(job, exchange, rails);  // nothing, once the job aborts
     Sooner(StrandedUntil(peers_.Get(exchange.peer), nullptr, options_));
-  }
+  });
+  if (job.aborting()) return;
   for (Exchange& exchange : job.exchanges) {
     if (job.aborting() || !exchange.ready.has_value()) continue;
     Ready ready = exchange.TakeReady();

@@ -192,6 +192,18 @@ struct NodeJob {
     exchanges = FixedList<Exchange>(layout->peers.size());
     for (const PeerIndex peer : layout->peers) exchanges.Add(context, this, peer);
   }
+  // Calls visit(exchange) for each exchange: first for those that bring bytes, whose peers wait for a grant. Each node
+  // begins with the peer after it, or else all of them would let the same one begin first.
+  template <typename Visit>
+  void ForEachByNeed(Visit visit) {
+    const size_t count = exchanges.size();
+    for (const bool brings : {true, false}) {
+      for (size_t i = 0; i < count; ++i) {
+        Exchange& exchange = exchanges[(layout->self + i) % count];
+        if ((exchange.in.total_bytes() > 0) == brings) visit(exchange);
+      }
+    }
+  }
   std::shared_ptr<ReceiveZone> NewZone(size_t rails, bool binds_zones) {
     if (zones == nullptr) zones = std::make_shared<FixedList<ReceiveZone>>(exchanges.size());
     if (zones->size() == exchanges.size()) {  // an exchange has a second one

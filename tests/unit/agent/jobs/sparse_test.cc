@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@
 namespace railsd::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(FlowWithTest, FindsTheRanksOfAListAndNoOthers) {
@@ -38,6 +41,23 @@ TEST(FlowWithTest, FindsTheRanksOfAListAndNoOthers) {
 class SparseTest : public ::testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(Rails, SparseTest, ::testing::Bool(), ModeOf);
+
+// Grants are waited for, and other READYs are not. Each node begins with the one after it.
+TEST(SparseOrderTest, ReadysGoFirstToNodesThatBringBytes) {
+  Cluster cluster({.nodes = 5, .rails = 2});
+  Exchange exchange(&cluster, 5, "g");
+  Lengths lengths = AllLengths(5, 0);
+  lengths[0][1] = lengths[3][1] = 5000;
+  exchange.SetLengths(lengths, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return !Outgoing<Ready>(cluster, 1).empty(); });
+  std::vector<std::string> to;
+  for (const auto& [node, message] : cluster.node(1).outbox) {
+    if (std::holds_alternative<Ready>(message)) to.push_back(node);
+  }
+  EXPECT_THAT(to, ElementsAre("n3", "n0", "n2", "n4"));
+  exchange.ExpectCompletes(1);
+}
 
 TEST_P(SparseTest, OnlyFlowsWithBytesAreNamed) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
