@@ -91,7 +91,8 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   }
   if (job.out_bytes + job.in_bytes > 0 && speed > 0) {
     report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
-    if (job.started) report.ratio_to_bound = absl::FDivDuration(now - job.started_at, report.node_bound);
+    const bool known = job.started && report.node_bound > absl::ZeroDuration();  // of some bytes it rounds to 0
+    if (known) report.ratio_to_bound = absl::FDivDuration(now - job.started_at, report.node_bound);
   }
   report.pinned_bound = PinnedBound(job, context);
   FillUse(job, speed, now, out);
@@ -279,7 +280,7 @@ void LogEnd(const NodeJob& job, const AgentOptions& options) {
   AppendSeconds(&line, " sending_seconds=", report.sending);
   AppendSeconds(&line, " receiving_seconds=", report.receiving);
   AppendSeconds(&line, " bound_seconds=", report.node_bound);
-  const auto thousandths = static_cast<uint64_t>(report.ratio_to_bound * 1000 + 0.5);
+  const auto thousandths = static_cast<uint64_t>(std::min(report.ratio_to_bound, 1e15) * 1000 + 0.5);
   absl::StrAppend(&line, " ratio_to_bound=", thousandths / 1000, ".", absl::Dec(thousandths % 1000, absl::kZeroPad3));
   if (failed != nullptr) {
     absl::StrAppend(&line, " rank=", failed->rank.value(), " code=", absl::StatusCodeToString(failed->status.code()),

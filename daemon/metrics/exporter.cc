@@ -333,6 +333,7 @@ void AddJobs(const JobStatistics& jobs, MetricPage* page) {
   page->Set("railsd_job_speedup_over_pinned", view.speedup);
   page->Set("railsd_job_placement_seconds_total", view.actual_seconds.Value(), {{"placement", "actual"}});
   page->Set("railsd_job_placement_seconds_total", view.pinned_seconds.Value(), {{"placement", "pinned"}});
+  page->Set("railsd_job_placement_seconds_total", view.bound_seconds.Value(), {{"placement", "bound"}});
   const auto set = [page](const JobStatistics::BalanceHistograms& balance, const char* direction, const char* traffic) {
     page->Set("railsd_job_balance_max_over_mean", balance.max_over_mean,
               {{"direction", direction}, {"traffic", traffic}});

@@ -78,6 +78,7 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
     histograms_.speedup.Observe(absl::FDivDuration(report.pinned_bound, actual));
     histograms_.actual_seconds.Increment(absl::ToDoubleSeconds(actual));
     histograms_.pinned_seconds.Increment(absl::ToDoubleSeconds(report.pinned_bound));
+    histograms_.bound_seconds.Increment(absl::ToDoubleSeconds(report.node_bound));
   }
   if (report.efficiency.total > 0) {
     histograms_.efficiency.Observe(report.efficiency.total);

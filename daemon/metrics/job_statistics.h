@@ -35,7 +35,7 @@ class JobStatistics final : public AgentObserver {
     prometheus::Histogram duration, wait_ranks, wait_peers, sending, receiving, bytes_sent, bytes_received, ratio;
     prometheus::Histogram efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
     prometheus::Histogram speedup;  // over pinned rails
-    prometheus::Counter actual_seconds, pinned_seconds;
+    prometheus::Counter actual_seconds, pinned_seconds, bound_seconds;
     BalanceHistograms sent, received, planned;
   };
   const Histograms& histograms() const { return histograms_; }

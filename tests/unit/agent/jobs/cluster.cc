@@ -86,7 +86,11 @@ Buffer::~Buffer() { ::munmap(data_, length_bytes_); }
 
 UniqueFd Buffer::Dup() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(options.quiet_steps), random_(options.seed) {
+Cluster::Cluster(Options options)
+    : remote_(options.remote),
+      rail_bytes_per_s_(options.rail_bytes_per_s),
+      quiet_steps_(options.quiet_steps),
+      random_(options.seed) {
   for (size_t n = 0; n < options.nodes; ++n) {
     auto node = std::make_unique<Node>();
     node->name = absl::StrCat("n", n);
@@ -106,7 +110,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
     std::vector<RailPort*> ports;
     node->board = std::make_unique<RailBoard>(options.rails);
     for (size_t r = 0; r < options.rails; ++r) {
-      agent.rails.push_back({absl::StrCat("rail", r), "", "", 100'000'000});
+      agent.rails.push_back({absl::StrCat("rail", r), "", "", rail_bytes_per_s_});
       Node::Signals& signals = node->signals.emplace_back();
       signals.node = node.get();
       signals.rail = RailIndex(static_cast<uint32_t>(r));
@@ -121,7 +125,8 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
       std::unique_ptr<RailTransport> transport = fabric_.Create(fake);
       if (options.wrap) transport = options.wrap(n, r, std::move(transport));
       node->rails.push_back(std::make_unique<SteppedRail>(
-          signals.rail, std::move(transport), SchedulerOptions{100e6, options.plan.chunk_bytes}, node->board.get()));
+          signals.rail, std::move(transport),
+          SchedulerOptions{static_cast<double>(rail_bytes_per_s_), options.plan.chunk_bytes}, node->board.get()));
       ports.push_back(node->rails.back().get());
     }
     node->engine =
@@ -142,7 +147,7 @@ PeerHello Cluster::HelloOf(size_t n) const {
   hello.data_key.fill(7);
   for (size_t r = 0; r < nodes_[n]->rails.size(); ++r) {
     hello.rails.push_back(
-        {RailIndex(static_cast<uint32_t>(r)), nodes_[n]->rails[r]->transport().Info().address, 100'000'000});
+        {RailIndex(static_cast<uint32_t>(r)), nodes_[n]->rails[r]->transport().Info().address, rail_bytes_per_s_});
   }
   return hello;
 }

@@ -144,6 +144,7 @@ class Cluster {
     bool remote = false;  // rails bind zones, and peers write into them
     size_t nodes = 2;
     size_t rails = 2;
+    uint64_t rail_bytes_per_s = 100'000'000;
     uint64_t seed = 1;
     AgentLimits limits = {};
     PlanOptions plan = {};
@@ -207,6 +208,7 @@ class Cluster {
   bool DeliverOne();
   bool AcknowledgeOne();
   const bool remote_;
+  const uint64_t rail_bytes_per_s_;
   const int quiet_steps_;
   FakeFabric fabric_;
   std::mt19937_64 random_;

@@ -58,6 +58,23 @@ TEST_P(JobTest, ReportsBytesBoundAndRails) {
   EXPECT_EQ(report.rail_rx_bytes[0] + report.rail_rx_bytes[1], 1'000'000u);
 }
 
+// The bound of a byte rounds to zero, and the ratio to it would be infinite.
+TEST_P(JobTest, AJobOfAByteOnFastRailsHasNoRatioToItsBound) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2, .rail_bytes_per_s = 50'000'000'000});
+  Lengths lengths = AllLengths(2, 0);
+  lengths[0][1] = 1;
+  Exchange exchange(&cluster, "g", lengths);
+  exchange.SubmitAll(1);
+  cluster.Run([&] {
+    cluster.Advance(absl::Microseconds(1));
+    return false;
+  });
+  const JobReport report = exchange.Report(0, 1);
+  EXPECT_TRUE(report.status.ok());
+  EXPECT_EQ(report.node_bound, absl::ZeroDuration());
+  EXPECT_EQ(report.ratio_to_bound, 0);
+}
+
 // Ranks 0 and 2 are on node 0, ranks 1 and 3 on node 1; the first of each has rail 0 for its own. 100 MB/s a rail.
 TEST_P(JobTest, ReportsTheLeastTimeOverPinnedRails) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});

@@ -100,6 +100,7 @@ JobReport Report(absl::Status status, double ratio) {
   report.elapsed = absl::Milliseconds(30);
   report.waiting_for_ranks = absl::Milliseconds(5);
   report.pinned_bound = absl::Milliseconds(ratio > 0 ? 60 : 0);
+  report.node_bound = absl::Milliseconds(ratio > 0 ? 20 : 0);
   report.sending = absl::Milliseconds(20);
   report.receiving = absl::Milliseconds(25);
   report.efficiency = {0.3, 1, 0.75, 0.4};
