@@ -22,7 +22,8 @@ thread_local sigjmp_buf after_fault;
 struct sigaction before_bus, before_segv;
 
 void OnFault(int signal, siginfo_t* info, void* context) {
-  const bool by_access = info->si_code > 0;  // or else a process has sent it
+  // Or else a process has sent it, or it tells of a broken page that nobody has touched.
+  const bool by_access = info->si_code > 0 && (signal != SIGBUS || info->si_code != BUS_MCEERR_AO);
   if (guarded != 0 && by_access) {
     // The jump leaves the handler for good, which must not leave signals blocked.
     pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);
@@ -35,7 +36,7 @@ void OnFault(int signal, siginfo_t* info, void* context) {
 bool Install() {
   struct sigaction action = {};
   action.sa_sigaction = OnFault;
-  action.sa_flags = SA_SIGINFO;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;  // an earlier handler may need the stack that its thread has for it
   sigaction(SIGBUS, &action, &before_bus);
   sigaction(SIGSEGV, &action, &before_segv);  // addresses that only devices can use
   return true;
@@ -78,8 +79,10 @@ uint64_t GuardedCopy(absl::Span<const iovec> from, absl::Span<const iovec> to) {
     const size_t bytes = std::min(from[source].iov_len - source_at, to[target].iov_len - target_at);
     const std::byte* const begin = static_cast<const std::byte*>(from[source].iov_base) + source_at;
     std::byte* const place = static_cast<std::byte*>(to[target].iov_base) + target_at;
-    if (!Try(place, begin, bytes)) return copied + CopyPages(place, begin, bytes);
-    copied += bytes;
+    // The page may be there again.
+    const size_t there = Try(place, begin, bytes) ? bytes : CopyPages(place, begin, bytes);
+    copied += there;
+    if (there < bytes) return copied;
     source_at += bytes;
     target_at += bytes;
     if (source_at == from[source].iov_len) ++source, source_at = 0;

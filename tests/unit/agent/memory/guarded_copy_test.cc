@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -125,6 +126,13 @@ TEST(GuardedCopyDeathTest, OtherFaultsAndSignalsStillEndTheProcess) {
   EXPECT_EXIT(after_a_fault([](char* bad) { *const_cast<volatile char*>(bad) = 1; }), testing::KilledBySignal(SIGBUS),
               "");
   EXPECT_EXIT(after_a_fault([](char*) { kill(getpid(), SIGBUS); }), testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(after_a_fault([](char*) {  // the kernel's word of a broken page that nobody has touched
+                siginfo_t info = {};
+                info.si_signo = SIGBUS;
+                info.si_code = BUS_MCEERR_AO;
+                syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), SIGBUS, &info);
+              }),
+              testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace
