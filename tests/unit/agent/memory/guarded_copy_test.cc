@@ -112,6 +112,33 @@ TEST(GuardedCopyTest, ThreadsFaultAtTheSameTime) {
   EXPECT_EQ(wrong, 0);
 }
 
+// The last page of the first range comes and goes, and the second range is always there. A copy may therefore end in
+// that page or at the end of both ranges.
+TEST(GuardedCopyTest, APageThatComesBackEndsNoListOfRanges) {
+  constexpr size_t kRange = 64 * kPage;
+  void* const memory = mmap(nullptr, 2 * kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* const base = static_cast<char*>(memory);
+  std::atomic<bool> stop = false;
+  std::thread toggles([&] {
+    while (!stop) {
+      mprotect(base + kRange - kPage, kPage, PROT_NONE);
+      mprotect(base + kRange - kPage, kPage, PROT_READ | PROT_WRITE);
+    }
+  });
+  std::string out(2 * kRange, '.');
+  const std::vector<iovec> from = {{base, kRange}, {base + kRange, kRange}};
+  const iovec to = Of(out);
+  int wrong = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const uint64_t copied = GuardedCopy(from, {&to, 1});
+    wrong += copied >= kRange && copied < 2 * kRange;
+  }
+  stop = true;
+  toggles.join();
+  EXPECT_EQ(wrong, 0);
+  munmap(memory, 2 * kRange);
+}
+
 // After a copy that has met a bad page, too.
 TEST(GuardedCopyDeathTest, OtherFaultsAndSignalsStillEndTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
