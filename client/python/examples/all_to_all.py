@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """An all-to-all(v) of N ranks through running daemons, every element checked.
 
     all_to_all.py [--world N] [--rank R] [--rounds M] [--wait SECONDS] SOCKET_DIR...

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Trains a small language model with experts on several ranks, over railsd, over Gloo, or over both to compare them.
 
     moe_train.py [--ranks N] [--backend both|rails|gloo] [--steps N] [--text FILE...] [--plot FILE] [--trace FILE]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Tokens to the memory of GPUs and back, every element checked.
 
     there_and_back_gpu.py [--driver LIBRARY] RANK WORLD SOCKET_DIR
