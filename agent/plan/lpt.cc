@@ -18,16 +18,24 @@ namespace {
 
 using Bin = PlanWorkspace::Bin;
 
-// Backlog past the threshold counts as load. Bins of one speed without such a load are interchangeable.
-void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
-  const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
+// Backlog past the threshold counts as load.
+void SetLoads(double threshold_bytes, absl::Span<Bin> bins) {
   const auto seconds = [](const Bin& bin) { return static_cast<double>(bin.backlog_bytes) / bin.speed; };
   double least = seconds(bins[0]);
   for (const Bin& bin : bins) least = std::min(least, seconds(bin));
+  for (Bin& bin : bins) {
+    bin.load = std::max(0.0, static_cast<double>(bin.backlog_bytes) - least * bin.speed - threshold_bytes);
+  }
+}
+
+// Bins of one speed without a load are interchangeable.
+void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
+  const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
   const double threshold = static_cast<double>(kBacklogThresholdChunks) * static_cast<double>(chunk_bytes);
+  uint64_t most_bytes = 0;
+  for (const Bin& bin : bins) most_bytes = std::max(most_bytes, bin.backlog_bytes);
+  if (static_cast<double>(most_bytes) > threshold) SetLoads(threshold, bins);
   for (uint32_t b = 0; b < bins.size(); ++b) {
-    const auto backlog = static_cast<double>(bins[b].backlog_bytes);
-    bins[b].load = std::max(0.0, backlog - least * bins[b].speed - threshold);
     uint32_t first = 0;
     const auto alike = [](const Bin& x, const Bin& y) { return x.speed == y.speed && x.load == 0 && y.load == 0; };
     while (first < b && !alike(bins[first], bins[b])) ++first;

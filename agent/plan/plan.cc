@@ -73,14 +73,17 @@ void CollectRails(absl::Span<const PlanRail> rails, PlanWorkspace* w) {
 void Emit(size_t whole, PlanWorkspace* w) {
   w->cursor.assign(w->rail_bytes.size() + 1, 0);
   for (const PlanWorkspace::Bin& bin : w->bins) w->rail_bytes[bin.matched] = bin.bytes;
-  for (PlanRun& run : w->pending) {
-    run.rail = RailIndex(w->bins[run.rail.value()].matched);
-    ++w->cursor[run.rail.value() + 1];
-  }
+  for (const PlanRun& run : w->pending) ++w->cursor[w->bins[run.rail.value()].matched + 1];
   for (size_t i = 1; i < w->cursor.size(); ++i) w->cursor[i] += w->cursor[i - 1];
   w->runs.resize(w->pending.size());
-  for (size_t i = whole; i < w->pending.size(); ++i) w->runs[w->cursor[w->pending[i].rail.value()]++] = w->pending[i];
-  for (size_t i = 0; i < whole; ++i) w->runs[w->cursor[w->pending[i].rail.value()]++] = w->pending[i];
+  const auto emit = [w](const PlanRun& run) {
+    const uint32_t rail = w->bins[run.rail.value()].matched;
+    PlanRun& out = w->runs[w->cursor[rail]++];
+    out = run;
+    out.rail = RailIndex(rail);
+  };
+  for (size_t i = whole; i < w->pending.size(); ++i) emit(w->pending[i]);
+  for (size_t i = 0; i < whole; ++i) emit(w->pending[i]);
 }
 
 void SortFlows(PlanWorkspace* w) {

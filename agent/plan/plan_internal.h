@@ -31,7 +31,11 @@ inline uint64_t EffectiveMinBytes(const PlanOptions& options) {
 }
 
 inline void Lay(uint32_t bin, uint32_t flow, uint64_t offset_bytes, uint64_t length_bytes, PlanWorkspace* w) {
-  w->pending.push_back({flow, RailIndex(bin), offset_bytes, length_bytes});
+  PlanRun& run = w->pending.emplace_back();
+  run.flow = flow;
+  run.rail = RailIndex(bin);
+  run.offset_bytes = offset_bytes;
+  run.length_bytes = length_bytes;
   w->bins[bin].bytes += length_bytes;
 }
 
