@@ -29,7 +29,6 @@ struct Group {
     PeerIndex peer;        // remote rank: its node
     SessionId session;     // local rank: its trainer's
     JobSeq last_seq;       // local rank: highest accepted submission
-    uint64_t attempt = 0;  // local rank: the latest attempt to submit; lower ones come too late
     bool gone = false;     // local rank: it has left, or its session has ended
   };
   // A draining node waits until another node's ranks have ended the jobs up to `seq`, which its own ranks have ended.

@@ -46,7 +46,6 @@ absl::Status Admission::CheckMember(const CheckedSubmission& submission, Group**
 
 // Checks a number that was taken before: the same content is the same job.
 absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const {
-  if (submission.question) return absl::OkStatus();
   const Digest* known = nullptr;
   if (const RankPart* part = UnderWay(submission)) known = &part->submission.digest;
   if (known == nullptr) {
@@ -144,15 +143,7 @@ absl::Status Admission::Keep(CheckedSubmission& layout) {
 // Checks a submission that takes the next number of its rank.
 absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& group, Session& session, absl::Time now) {
   const uint64_t seq = submission.job.seq.value();
-  Group::Member& member = group.ranks[submission.rank.value()];
-  const uint64_t last = member.last_seq.value();
-  // An earlier attempt can still be on its way when a later one is answered; its client counts on that answer.
-  if (submission.attempt < member.attempt) {
-    return absl::AbortedError(
-        absl::StrCat("attempt: ", submission.attempt, " comes after ", member.attempt, ", which has been answered"));
-  }
-  member.attempt = submission.attempt;
-  if (submission.question) return absl::NotFoundError(absl::StrCat("job.seq: ", seq, " has not been accepted"));
+  const uint64_t last = group.ranks[submission.rank.value()].last_seq.value();
   if (seq != last + 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));

@@ -37,8 +37,6 @@ struct Submission {
   SessionId session;
   JobKey job;
   Rank rank;
-  uint64_t attempt = 0;     // number of the client's attempt to submit it; rises
-  bool question = false;    // only asks whether an earlier attempt was accepted
   uint64_t tag = 0;         // the trainer's own mark: layer, iteration; must agree over the ranks
   bool capacities = false;  // the lengths of `receives` are capacities: sources may send less; all ranks must agree
   uint64_t vote = 0;        // any number; the reports have the highest of all ranks

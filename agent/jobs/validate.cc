@@ -406,8 +406,6 @@ CheckedSubmission Begin(const Submission& submission) {
   out.session = submission.session;
   out.job = submission.job;
   out.rank = submission.rank;
-  out.attempt = submission.attempt;
-  out.question = submission.question;
   out.tag = submission.tag;
   out.capacities = submission.capacities;
   out.vote = submission.vote;
@@ -461,7 +459,6 @@ absl::Status ClaimMemory(const CheckedSubmission& submission) {
 
 CheckedSubmission CheckSubmission(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                                   uint32_t max_ranges) {
-  if (submission.question) return Begin(submission);
   if (submission.prepared != PreparedId()) return CheckPrepared(submission, memory);
   CheckedSubmission out = CheckLayout(submission, memory, max_ranges);
   if (out.verdict.ok()) Claim(memory, &out);

@@ -27,8 +27,6 @@ struct CheckedSubmission {
   SessionId session;
   JobKey job;
   Rank rank;
-  uint64_t attempt = 0;
-  bool question = false;
   uint64_t tag = 0;
   bool capacities = false;
   uint64_t vote = 0;

@@ -140,7 +140,7 @@ class MemoryClaim {
     return *this;
   }
   // Accepts the part, unless it conflicts with an accepted one, and returns that conflict. Only accepted parts exclude
-  // others: a part that was never accepted may be an attempt that its client has given up. The cost does not depend on
+  // others: a part that was never accepted may be a call that its client has given up. The cost does not depend on
   // the number of ranges.
   std::optional<MemoryConflict> Accept() const { return session_->Accept(*part_); }
   // Cheap: the lists are freed with this object.

@@ -6,18 +6,6 @@
 #include "client/src/deadline.h"
 
 namespace rails::internal {
-namespace {
-
-constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
-constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
-
-// True for errors that a retry of the same submission may avoid.
-bool IsTransient(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-         absl::IsUnauthenticated(status);
-}
-
-}  // namespace
 
 absl::Status CheckGroupOptions(const GroupOptions& options) {
   if (options.name.empty()) return absl::InvalidArgumentError("name is empty");
@@ -69,42 +57,17 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 }
 
 template <typename Request>
-absl::Status HandOver(Session& session, const std::string& group, Request& request, absl::Duration timeout,
+absl::Status HandOver(Session& session, const std::string& group, const Request& request, absl::Duration timeout,
                       bool* known) {
-  const Deadline give_up = Deadline::After(timeout);
-  absl::Duration pause = kFirstHandOverPause;
-  absl::Status open;  // error of an attempt that the daemon may still have accepted
-  while (true) {
-    Request question;
-    if (!open.ok()) {
-      *question.mutable_job() = request.job();
-      question.set_question(true);
-    }
-    Request& said = open.ok() ? request : question;
-    said.set_attempt(session.NextAttempt());
-    v1::RefusedScope refused = v1::REFUSED_SCOPE_UNSPECIFIED;
-    const absl::Status status = session.Submit(said, give_up, &refused);
-    // A refusal of this attempt does not cover an earlier one, which may still be under way.
-    *known = status.ok() || refused == v1::REFUSED_SCOPE_JOB || (refused == v1::REFUSED_SCOPE_ATTEMPT && open.ok());
-    if (*known) {
-      if (open.ok() || !absl::IsNotFound(status)) return status;
-      if (!IsTransient(open) || give_up.passed()) return open;  // NOT_FOUND: the daemon has not accepted the job
-      open = absl::OkStatus();
-    } else {
-      if (open.ok()) open = status;
-      if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
-      if (give_up.passed()) {
-        return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
-                                                   group, " is not known after ", absl::FormatDuration(timeout), " (",
-                                                   status.message(), "): leave the group and join again"));
-      }
-    }
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestHandOverPause);
-  }
+  absl::Status status = session.Submit(request, Deadline::After(timeout), known);
+  if (*known) return status;
+  if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
+  return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ", group,
+                                             " is not known after ", absl::FormatDuration(timeout), " (",
+                                             status.message(), "): leave the group and join again"));
 }
 
-template absl::Status HandOver(Session&, const std::string&, v1::SubmitAllToAllRequest&, absl::Duration, bool*);
-template absl::Status HandOver(Session&, const std::string&, v1::SubmitPreparedRequest&, absl::Duration, bool*);
+template absl::Status HandOver(Session&, const std::string&, const v1::SubmitAllToAllRequest&, absl::Duration, bool*);
+template absl::Status HandOver(Session&, const std::string&, const v1::SubmitPreparedRequest&, absl::Duration, bool*);
 
 }  // namespace rails::internal

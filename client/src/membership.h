@@ -23,11 +23,11 @@ absl::Status CheckGroupOptions(const GroupOptions& options);
 absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
                                                 absl::Duration timeout, const void* caller);
 
-// Submits a job of `group`. Asks again until `timeout` while it is unknown whether the daemon has accepted it; `*known`
-// says whether that is known in the end. OK: this attempt or an earlier one was accepted. Sets the request's attempt.
+// Submits a job of `group`. `*known`: whether the daemon has accepted it is known. It is not if the daemon has not
+// answered within `timeout`, or the session is lost.
 // Request: SubmitAllToAllRequest or SubmitPreparedRequest.
 template <typename Request>
-absl::Status HandOver(Session& session, const std::string& group, Request& request, absl::Duration timeout,
+absl::Status HandOver(Session& session, const std::string& group, const Request& request, absl::Duration timeout,
                       bool* known);
 
 }  // namespace rails::internal

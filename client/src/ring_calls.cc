@@ -23,7 +23,6 @@ v1::RingAnswer NotSent(const absl::Status& why) {
   v1::RingAnswer answer;
   answer.set_code(static_cast<int>(absl::StatusCode::kUnavailable));
   answer.set_message(absl::StrCat("the request was not sent: ", why.message()));
-  answer.set_refused(v1::REFUSED_SCOPE_ATTEMPT);
   return answer;
 }
 

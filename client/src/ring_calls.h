@@ -85,7 +85,7 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
     Done on_late = nullptr;
   };
   // Makes a call and waits for its answer. DEADLINE_EXCEEDED: no answer in time. CANCELLED: GiveUp() was called. Other
-  // errors are those of End(). If a submission finds no room in time, the answer is UNAVAILABLE, REFUSED_SCOPE_ATTEMPT.
+  // errors are those of End(). If a submission finds no room in time, the answer is UNAVAILABLE.
   absl::StatusOr<v1::RingAnswer> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
                                       CallOptions options) ABSL_LOCKS_EXCLUDED(writing_, reading_, mutex_);
   // Makes a call without waiting. `done` gets the answer when some thread reads the ring; after End() it is dropped.

@@ -218,12 +218,12 @@ absl::Status Session::Leave(const v1::Epoch& epoch, uint32_t rank) {
   return Call<v1::LeaveGroupResponse>(ring::Kind::kLeaveGroup, request, Deadline::After(kCallTimeout), {}).status();
 }
 
-absl::Status Session::Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused) {
-  return SubmitAs(ring::Kind::kSubmit, request, deadline, refused);
+absl::Status Session::Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, bool* known) {
+  return SubmitAs(ring::Kind::kSubmit, request, deadline, known);
 }
 
-absl::Status Session::Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, v1::RefusedScope* refused) {
-  return SubmitAs(ring::Kind::kSubmitPrepared, request, deadline, refused);
+absl::Status Session::Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, bool* known) {
+  return SubmitAs(ring::Kind::kSubmitPrepared, request, deadline, known);
 }
 
 absl::Status Session::Prepare(const v1::PrepareAllToAllRequest& request, Deadline deadline) {
@@ -238,12 +238,10 @@ void Session::ReleasePrepared(uint64_t id) {
 }
 
 absl::Status Session::SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
-                               v1::RefusedScope* refused) {
-  *refused = v1::REFUSED_SCOPE_UNSPECIFIED;
+                               bool* known) {
   const absl::StatusOr<v1::RingAnswer> answer = calls_->Call(kind, request, deadline, {});
-  if (!answer.ok()) return answer.status();
-  *refused = answer->refused();
-  return StatusOf(*answer);
+  *known = answer.ok();
+  return answer.ok() ? StatusOf(*answer) : answer.status();
 }
 
 absl::Status Session::CancelJob(const JobKey& job) {

@@ -84,16 +84,14 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   // Ends the joins of `caller` under way with CANCELLED.
   void GiveUpJoins(const void* caller) { calls_->GiveUp(caller); }
   absl::Status Leave(const v1::Epoch& epoch, uint32_t rank);
-  // `refused`: the scope of an error; UNSPECIFIED if the daemon may have accepted the job.
-  absl::Status Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused);
-  absl::Status Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, v1::RefusedScope* refused);
+  // `*known`: false if the daemon may have accepted the job although this is an error.
+  absl::Status Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, bool* known);
+  absl::Status Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, bool* known);
   // An id for a prepared exchange, never used before in this session.
   uint64_t NextPreparedId() { return prepared_.fetch_add(1, std::memory_order_relaxed) + 1; }
   absl::Status Prepare(const v1::PrepareAllToAllRequest& request, Deadline deadline);
   // Does not wait. The daemon gets later removals of segments after this.
   void ReleasePrepared(uint64_t id);
-  // The next value of SubmitAllToAllRequest.attempt.
-  uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
   absl::Status CancelJob(const JobKey& job);
   // Asks for the job's present state.
   absl::StatusOr<v1::JobReport> AskForJob(const JobKey& job, Deadline deadline);
@@ -131,7 +129,7 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   // of `broken` or of the descriptor channel.
   absl::Status HowItEnded(const absl::Status& broken) const;
   absl::Status SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
-                        v1::RefusedScope* refused);
+                        bool* known);
   template <typename Response>
   absl::StatusOr<Response> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
                                 RingCalls::CallOptions options);
@@ -145,7 +143,7 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   const std::shared_ptr<Watcher> watcher_;
   const std::unique_ptr<DescriptorChannel> channel_;
   std::shared_ptr<RingCalls> calls_;  // set by TryOpen()
-  std::atomic<uint64_t> attempts_{0}, prepared_{0};
+  std::atomic<uint64_t> prepared_{0};
   std::atomic<bool> lost_flag_{false};
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);

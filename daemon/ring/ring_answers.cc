@@ -21,8 +21,8 @@ class RingCall final : public Call {
       : Call(std::move(calls), method), answers_(std::move(answers)), id_(id), prototype_(prototype) {}
 
  private:
-  bool Deliver(const absl::Status& status, Fill fill, rails::v1::RefusedScope refused) override {
-    return answers_->WriteAnswer(id_, status, fill, refused, prototype_);
+  bool Deliver(const absl::Status& status, Fill fill) override {
+    return answers_->WriteAnswer(id_, status, fill, prototype_);
   }
 
   const std::shared_ptr<RingAnswers> answers_;
@@ -67,14 +67,12 @@ void RingAnswers::GiveUp(uint64_t id) {
   if (call != nullptr) call->GiveUp();  // without the lock: the call's own mutex is locked before it
 }
 
-bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,
-                              const Message& prototype) {
+bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, const Message& prototype) {
   const auto serialize = [&](const absl::Status& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     answer_.Clear();
     answer_.set_code(static_cast<int32_t>(result.code()));
     answer_.set_message(std::string(result.message()));
     for (Rank rank : FailedRanks(result)) answer_.add_failed_ranks(rank.value());
-    if (!result.ok()) answer_.set_refused(refused);
     if (result.ok()) {
       alignas(std::max_align_t) char block[1024];
       google::protobuf::ArenaOptions options;

@@ -49,7 +49,7 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
   friend class RingCall;
 
   // False: this answer cannot reach the client, because the ring is closed, muted or full, or the answer is too long.
-  bool WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,
+  bool WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill,
                    const google::protobuf::Message& prototype);
   void FailOnce(std::atomic<uint64_t>* counter, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

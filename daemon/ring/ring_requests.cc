@@ -143,17 +143,14 @@ bool RingRequests::RunCall(const CallKind& kind, absl::Span<char> block, const s
   const auto call =
       answers_->Begin(header_.id, kind.method, CallKind::Response::default_instance(), context.ring_calls);
   if (call == nullptr) return Break(absl::StrCat("ring: request ", header_.id, " while an earlier one has that id"));
-  const auto refuse = [&call](const absl::Status& status, rails::v1::RefusedScope scope) {
-    call->Answer(
-        status, [](auto*) {}, scope);
+  const auto refuse = [&call](const absl::Status& status) {
+    call->Answer(status);
     return true;
   };
-  // Every attempt of a submission carries the same request, so the refusal covers all attempts. Other kinds of calls
-  // ignore the scope.
-  if (!refused.ok()) return refuse(refused, rails::v1::REFUSED_SCOPE_JOB);
+  if (!refused.ok()) return refuse(refused);
   if (const uint32_t limit = shared_->options.max_calls_per_session; answers_->unanswered() > limit) {
     const std::string text = absl::StrCat("more than ", limit, " calls of the session without an answer");
-    return refuse(context.refused->Refuse(Limit::kCallsPerClientConnection, text), rails::v1::REFUSED_SCOPE_ATTEMPT);
+    return refuse(context.refused->Refuse(Limit::kCallsPerClientConnection, text));
   }
   google::protobuf::ArenaOptions options;
   options.initial_block = block.data();
@@ -163,7 +160,7 @@ bool RingRequests::RunCall(const CallKind& kind, absl::Span<char> block, const s
   auto* const request = google::protobuf::Arena::CreateMessage<typename CallKind::Request>(&arena);
   if (!request->ParseFromString(payload)) {
     const std::string text = absl::StrCat("request: not a ", request->GetTypeName());
-    return refuse(absl::InvalidArgumentError(text), rails::v1::REFUSED_SCOPE_JOB);
+    return refuse(absl::InvalidArgumentError(text));
   }
   kind.run(shared_->context, session_, *request, absl::InfiniteDuration(), call);
   return true;

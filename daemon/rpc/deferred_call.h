@@ -60,13 +60,11 @@ inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
 class DeferredCall final : public Call, public grpc::ServerUnaryReactor {
  public:
   // `method`: a name of CallCounters; outlives the call.
-  DeferredCall(const ServiceContext& context, absl::string_view method, grpc::CallbackServerContext* call_context,
-               google::protobuf::Message* response)
-      : Call(context.calls, method), call_context_(call_context), response_(response) {}
+  DeferredCall(const ServiceContext& context, absl::string_view method, google::protobuf::Message* response)
+      : Call(context.calls, method), response_(response) {}
   static std::shared_ptr<DeferredCall> Make(const ServiceContext& context, absl::string_view method,
-                                            grpc::CallbackServerContext* call_context = nullptr,
                                             google::protobuf::Message* response = nullptr) {
-    auto call = std::make_shared<DeferredCall>(context, method, call_context, response);
+    auto call = std::make_shared<DeferredCall>(context, method, response);
     call->self_ = call;
     return call;
   }
@@ -97,18 +95,12 @@ class DeferredCall final : public Call, public grpc::ServerUnaryReactor {
   }
 
  private:
-  bool Deliver(const absl::Status& status, Fill fill, rails::v1::RefusedScope refused) override {
-    if (status.ok()) {
-      fill(response_);
-    } else if (refused != rails::v1::REFUSED_SCOPE_UNSPECIFIED) {
-      // The scope of the refusal (job.proto).
-      call_context_->AddTrailingMetadata("rails-refused", refused == rails::v1::REFUSED_SCOPE_JOB ? "job" : "attempt");
-    }
+  bool Deliver(const absl::Status& status, Fill fill) override {
+    if (status.ok()) fill(response_);
     grpc::ServerUnaryReactor::Finish(ToGrpc(status));
     return true;
   }
 
-  grpc::CallbackServerContext* const call_context_;
   google::protobuf::Message* const response_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -121,11 +113,11 @@ template <typename Then>
 grpc::ServerUnaryReactor* ForSession(const ServiceContext& context, absl::string_view method,
                                      grpc::CallbackServerContext* call_context, google::protobuf::Message* response,
                                      Then then) {
-  const std::shared_ptr<DeferredCall> call = DeferredCall::Make(context, method, call_context, response);
+  const std::shared_ptr<DeferredCall> call = DeferredCall::Make(context, method, response);
   if (const std::optional<SessionIdentity> caller = CallerOf(*call_context, context)) {
     then(call, *caller);
   } else {
-    call->Answer(NoSession());  // without a scope, because the ended session may have submitted the job
+    call->Answer(NoSession());
   }
   return call.get();
 }

@@ -80,17 +80,11 @@ void CountFlowLimits(const ServiceContext& context, const Request& request) {
   context.refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
 }
 
-// Submits a submission that was read from a request. Every attempt of a client carries the same request, so a refusal
-// for the content covers all attempts.
+// Submits a submission that was read from a request.
 void Submit(const Context& context, absl::StatusOr<Submission> submission, const CallPtr& call) {
-  const auto answer = [call](const absl::Status& status, rails::v1::RefusedScope refused) {
-    call->Answer(
-        status, [](Message*) {}, refused);
-  };
-  if (!submission.ok()) return answer(submission.status(), rails::v1::REFUSED_SCOPE_JOB);
-  const absl::Status queued = context->agent->Submit(
-      *std::move(submission), [answer](const absl::Status& status) { answer(status, rails::v1::REFUSED_SCOPE_JOB); });
-  if (!queued.ok()) answer(queued, rails::v1::REFUSED_SCOPE_ATTEMPT);
+  const absl::Status queued =
+      submission.ok() ? context->agent->Submit(*std::move(submission), AnswerTo(call)) : submission.status();
+  if (!queued.ok()) call->Answer(queued);
 }
 
 void SubmitAllToAll(const Context& context, SessionId session, const rails::v1::SubmitAllToAllRequest& request,
@@ -160,12 +154,12 @@ void CancelJob(const Context& context, SessionId session, const rails::v1::Cance
 
 }  // namespace
 
-bool Call::Answer(const absl::Status& status, Fill fill, rails::v1::RefusedScope refused) {
+bool Call::Answer(const absl::Status& status, Fill fill) {
   absl::MutexLock lock(&mutex_);
   if (finished_) return false;
   finished_ = true;
   counters_->Count(method_, status.code());
-  return Deliver(status, fill, refused);
+  return Deliver(status, fill);
 }
 
 bool Call::finished() const {

@@ -15,7 +15,6 @@
 #include "daemon/rpc/call_counters.h"
 #include "rails/v1/group.pb.h"
 #include "rails/v1/job.pb.h"
-#include "rails/v1/ring.pb.h"
 #include "rails/v1/session.pb.h"
 
 namespace railsd {
@@ -29,11 +28,10 @@ class Call {
 
   virtual ~Call() = default;
 
-  // Answers once. `fill` writes the response, if the answer is OK. `refused` goes with errors only. False: the call had
-  // its answer before, or the answer cannot reach the client.
+  // Answers once. `fill` writes the response, if the answer is OK. False: the call had its answer before, or the answer
+  // cannot reach the client.
   bool Answer(
-      const absl::Status& status, Fill fill = [](google::protobuf::Message*) {},
-      rails::v1::RefusedScope refused = rails::v1::REFUSED_SCOPE_UNSPECIFIED);
+      const absl::Status& status, Fill fill = [](google::protobuf::Message*) {});
   void GiveUp() { Answer(absl::CancelledError("the client cancelled the call")); }
   bool finished() const;
   // `undo` runs if the client gives the call up at the same time as Answer() finishes it. Only for carriers whose
@@ -47,7 +45,7 @@ class Call {
 
  private:
   // Called once. False: the answer cannot reach the client.
-  virtual bool Deliver(const absl::Status& status, Fill fill, rails::v1::RefusedScope refused) = 0;
+  virtual bool Deliver(const absl::Status& status, Fill fill) = 0;
 
   const std::shared_ptr<CallCounters> counters_;
   const absl::string_view method_;

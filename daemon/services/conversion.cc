@@ -160,8 +160,6 @@ absl::StatusOr<Submission> NumberedFrom(const Request& request, SessionId sessio
   out.session = session;
   out.job = job->job;
   out.rank = job->rank;
-  out.attempt = request.attempt();
-  out.question = request.question();
   out.tag = request.tag();
   out.capacities = request.capacities();
   out.vote = request.vote();
@@ -195,8 +193,7 @@ absl::StatusOr<Submission> LayoutFrom(const rails::v1::PrepareAllToAllRequest& r
 absl::StatusOr<Submission> PreparedSubmissionFrom(const rails::v1::SubmitPreparedRequest& request, SessionId session) {
   absl::StatusOr<Submission> out = NumberedFrom(request, session);
   if (!out.ok()) return out.status();
-  if (request.prepared_id() == 0 && !request.question())
-    return BadField("prepared_id: 0; give that of PrepareAllToAll");
+  if (request.prepared_id() == 0) return BadField("prepared_id: 0; give that of PrepareAllToAll");
   out->prepared = PreparedId(request.prepared_id());
   out->lengths_bytes = request.lengths_bytes();
   return out;

@@ -48,7 +48,7 @@ void ReadSubmissions(const uint8_t* bytes, size_t size) {
   if (prepared.ParseFromArray(bytes, static_cast<int>(size))) {
     const auto read = railsd::PreparedSubmissionFrom(prepared, session);
     if (!read.ok()) return Require(!read.status().message().empty());
-    Require(read->question || read->prepared != railsd::PreparedId());
+    Require(read->prepared != railsd::PreparedId());
     Require(read->lengths_bytes.size() == static_cast<size_t>(prepared.lengths_bytes_size()));
   }
 }

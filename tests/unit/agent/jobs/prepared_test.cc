@@ -219,7 +219,7 @@ TEST_P(PreparedTest, SegmentsStayWhileTheyAreUsed) {
   EXPECT_TRUE(Release(0, kId).ok());
   EXPECT_EQ(Release(0, kId).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Submit(0, 2, {}).code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(Submit(0, 1, {}).ok()) << "a further attempt at what is under way";
+  EXPECT_TRUE(Submit(0, 1, {}).ok()) << "the same job again, while it is under way";
   EXPECT_EQ(RemoveSegment(0, 1).code(), absl::StatusCode::kFailedPrecondition);
   for (uint32_t rank = 1; rank < 4; ++rank) ASSERT_TRUE(Submit(rank, 1, {}).ok());
   cluster_->Run();

@@ -94,10 +94,9 @@ TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
 // Submissions that are checked and then reach the engine in an order of the test's choice.
 class WaysToTheEngineTest : public JobMemoryTest {
  protected:
-  Submission Attempt(uint64_t seq, uint64_t attempt) {
+  Submission Part(uint64_t seq) {
     Submission submission = exchange_.For(0, seq);
     submission.session = exchange_.trainer(0).session;
-    submission.attempt = attempt;
     return submission;
   }
   CheckedSubmission Check(const Submission& submission) { return cluster_.node(0).engine->Check(submission); }
@@ -113,47 +112,31 @@ class WaysToTheEngineTest : public JobMemoryTest {
 
 INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(), ModeOf);
 
-// An attempt that its client has given up may hang on its way while others with the same bytes come and go.
+// A call that its client has given up may hang on its way while others with the same bytes come and go.
 TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
-  CheckedSubmission hanging = Check(Attempt(1, 1));
-  Submission empty = Attempt(1, 2);
+  CheckedSubmission hanging = Check(Part(1));
+  Submission empty = Part(1);
   empty.sends.clear();
   empty.receives.clear();
   EXPECT_EQ(Arrive(Check(empty)), absl::StatusCode::kOk);
-  EXPECT_EQ(Arrive(Check(Attempt(2, 3))), absl::StatusCode::kOk) << "with the bytes of the one that hangs";
+  EXPECT_EQ(Arrive(Check(Part(2))), absl::StatusCode::kOk) << "with the bytes of the one that hangs";
   EXPECT_EQ(Arrive(std::move(hanging)), absl::StatusCode::kAlreadyExists) << "its number is taken by other content";
 }
 
 TEST_P(WaysToTheEngineTest, TheFirstOfTwoToBeAcceptedIsInTheOthersWay) {
-  CheckedSubmission before = Check(Attempt(2, 0)), first = Check(Attempt(1, 0)), after = Check(Attempt(2, 0));
+  CheckedSubmission before = Check(Part(2)), first = Check(Part(1)), after = Check(Part(2));
   EXPECT_EQ(Arrive(std::move(first)), absl::StatusCode::kOk);
   EXPECT_EQ(Arrive(std::move(before)), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Arrive(std::move(after)), absl::StatusCode::kFailedPrecondition);
 }
 
-// The answer to an attempt is one about earlier attempts, too: the client gives the buffers back.
-TEST_P(WaysToTheEngineTest, AnEarlierAttemptIsRefusedOnceALaterOneIs) {
-  CheckedSubmission late = Check(Attempt(1, 1));
-  Submission bad = Attempt(1, 2);
+TEST_P(WaysToTheEngineTest, ACallMadeAgainIsTheJobThatWasAccepted) {
+  CheckedSubmission late = Check(Part(1));
+  Submission bad = Part(1);
   bad.sends[0].ranges[0].length_bytes = ~uint64_t{0};
   EXPECT_EQ(Arrive(Check(bad)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
-  CheckedSubmission again = Check(Attempt(1, 3));
-  EXPECT_EQ(Arrive(Check(Attempt(1, 4))), absl::StatusCode::kOk);
-  EXPECT_EQ(Arrive(std::move(again)), absl::StatusCode::kOk) << "it is the job that was accepted";
-}
-
-TEST_P(WaysToTheEngineTest, AQuestionTellsAndSubmitsNothing) {
-  const auto ask = [&](uint64_t seq, uint64_t attempt) {
-    Submission question = Attempt(seq, attempt);
-    question.question = true;
-    return Check(question);
-  };
-  CheckedSubmission late = Check(Attempt(1, 1));
-  EXPECT_EQ(Arrive(ask(1, 2)), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
-  EXPECT_EQ(Arrive(Check(Attempt(1, 3))), absl::StatusCode::kOk);
-  EXPECT_EQ(Arrive(ask(1, 4)), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(Check(Part(1))), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kOk);
 }
 
 // A rank that leaves, or whose session ends, while rails may still touch its job's memory.
@@ -163,15 +146,14 @@ TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
     Exchange exchange(&cluster, "g", {{0, 4'000'000}, {4'000'000, 0}});
     Trainer& trainer = exchange.trainer(0);
     Engine& engine = *cluster.node(0).engine;
-    const auto submit = [&](uint64_t attempt) {
+    const auto submit = [&] {
       Submission submission = exchange.For(0, 1);
       submission.session = trainer.session;
-      submission.attempt = attempt;
       absl::Status answer = absl::UnknownError("no answer");
       engine.Submit(engine.Check(submission), [&](absl::Status s) { answer = std::move(s); });
       return answer;
     };
-    ASSERT_TRUE(submit(1).ok());
+    ASSERT_TRUE(submit().ok());
     ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
     cluster.Run([&] { return cluster.HasReceived(0, 0) && engine.Snapshot(0).rails[0].in_flight_bytes > 0; });
     cluster.node(0).rails[0]->frozen = true;
@@ -182,7 +164,7 @@ TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
       engine.CloseSession(trainer.session, "test", [](absl::Status) {});
     }
     ASSERT_EQ(engine.Snapshot(0).active_jobs.size(), 1u);
-    EXPECT_TRUE(submit(2).ok()) << (leave ? "left" : "closed");
+    EXPECT_TRUE(submit().ok()) << (leave ? "left" : "closed");
   }
 }
 

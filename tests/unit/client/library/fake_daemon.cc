@@ -233,11 +233,8 @@ class FakeDaemon::Impl {
   template <typename Request>
   void OnSubmit(const std::shared_ptr<FakeRing>& ring, uint64_t id, const std::string& payload,
                 std::vector<Request>* all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const auto refuse = [&](const absl::Status& status, v1::RefusedScope scope) {
-      ring->Answer(id, status, nullptr, scope);
-    };
     if (payload.size() > kMaxRequestBytes) {
-      return refuse(absl::ResourceExhaustedError("the request is too long"), v1::REFUSED_SCOPE_JOB);
+      return ring->Answer(id, absl::ResourceExhaustedError("the request is too long"));
     }
     const auto request = Parse<Request>(payload);
     all->push_back(request);
@@ -246,29 +243,17 @@ class FakeDaemon::Impl {
       fate = fates.front();
       fates.pop_front();
     }
-    if (fate == Fate::kRefuse) return refuse(refusal, v1::REFUSED_SCOPE_JOB);
-    if (fate == Fate::kRefuseAttempt) return refuse(refusal, v1::REFUSED_SCOPE_ATTEMPT);
+    if (fate == Fate::kRefuse) return ring->Answer(id, refusal);
     if (fate == Fate::kHold) return;
-    if (fate == Fate::kLoseTheRequest) {
-      return refuse(absl::UnavailableError("for a moment"), v1::REFUSED_SCOPE_UNSPECIFIED);
-    }
+    if (request.job().epoch().counter() != epoch) return ring->Answer(id, absl::AbortedError("the group is broken"));
     const uint64_t seq = request.job().seq();
-    const bool taken = std::find(accepted.begin(), accepted.end(), seq) != accepted.end();
-    if (request.question() && !taken) {
-      return refuse(absl::NotFoundError("has not been accepted"), v1::REFUSED_SCOPE_JOB);
-    }
-    if (request.job().epoch().counter() != epoch) {
-      return refuse(absl::AbortedError("the group is broken"), v1::REFUSED_SCOPE_JOB);
-    }
-    if (!request.question()) jobs_.push_back({ring, request.job()});
-    if (!taken) accepted.push_back(seq);
+    jobs_.push_back({ring, request.job()});
+    if (std::find(accepted.begin(), accepted.end(), seq) == accepted.end()) accepted.push_back(seq);
     if (fate == Fate::kEndAndAccept) {
       finished.emplace(seq, absl::OkStatus());
       Settle();
     }
-    if (fate == Fate::kAcceptAndRefuse) return refuse(refusal, v1::REFUSED_SCOPE_UNSPECIFIED);
-    const bool lost = fate == Fate::kAcceptAndLoseTheAnswer;
-    ring->Answer(id, lost ? absl::UnavailableError("for a moment") : absl::OkStatus());
+    ring->Answer(id, absl::OkStatus());
   }
 
   void OnWait(const std::shared_ptr<FakeRing>& ring, uint64_t id, const v1::WaitJobRequest& request)

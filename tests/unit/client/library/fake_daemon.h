@@ -26,19 +26,8 @@ class FakeDaemon {
     std::shared_ptr<internal::UniqueFd> fd;
     uint64_t length_bytes = 0;
   };
-  // The daemon's answers to a submission: refuse it, refuse this attempt only, accept it and say so, accept it and
-  // answer with UNAVAILABLE or with `refusal`, as if that was not known, or not accept it and answer so. kHold: no
-  // answer. kEndAndAccept: accept it, report that it has ended well, and answer then.
-  enum class Fate {
-    kAccept,
-    kRefuse,
-    kRefuseAttempt,
-    kAcceptAndLoseTheAnswer,
-    kAcceptAndRefuse,
-    kLoseTheRequest,
-    kHold,
-    kEndAndAccept
-  };
+  // The daemon's answers to a submission. kHold: none. kEndAndAccept: report that it has ended well, and answer then.
+  enum class Fate { kAccept, kRefuse, kHold, kEndAndAccept };
 
   FakeDaemon(std::string socket_dir, uint64_t boot_id);
   ~FakeDaemon();

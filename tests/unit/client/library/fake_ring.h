@@ -65,12 +65,10 @@ class FakeRing {
   uint64_t records() const { return records_; }
   uint64_t untaken_bytes() const { return clients().written - own().taken; }
 
-  void Answer(uint64_t id, const absl::Status& status, const google::protobuf::MessageLite* response = nullptr,
-              v1::RefusedScope refused = v1::REFUSED_SCOPE_UNSPECIFIED) {
+  void Answer(uint64_t id, const absl::Status& status, const google::protobuf::MessageLite* response = nullptr) {
     v1::RingAnswer answer;
     answer.set_code(static_cast<int>(status.code()));
     answer.set_message(std::string(status.message()));
-    answer.set_refused(refused);
     if (status.ok() && response != nullptr) answer.set_response(response->SerializeAsString());
     Write(ring::Kind::kAnswer, id, answer.SerializeAsString(), 0);
   }

@@ -116,21 +116,6 @@ TEST_F(PreparedTest, OutlivesItsGroupAndItsClient) {
   prepared.reset();
 }
 
-TEST_F(PreparedTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
-  auto group = Join();
-  const auto prepared = Prepare(*group, Layout());
-  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kAccept, Fate::kLoseTheRequest});
-  for (uint64_t seq = 1; seq <= 2; ++seq) {
-    auto job = group->Submit(prepared, {});
-    ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ((*job)->seq(), seq);
-  }
-  std::vector<bool> questions;
-  for (const auto& submission : daemon_->prepared_submissions()) questions.push_back(submission.question());
-  EXPECT_THAT(questions, ElementsAre(false, true, false, true, false));
-  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
-}
-
 TEST_F(PreparedTest, IsLostWithTheDaemonInAGroupThatIsLostWithIt) {
   auto group = Join();
   const auto prepared = Prepare(*group, Layout());

@@ -91,50 +91,16 @@ TEST_F(ClientTest, FifteenThousandRanges) {
   EXPECT_EQ(submissions[0].receives(0).offsets_bytes(14'999), 14'999u * 16);
 }
 
-TEST_F(SubmitTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
-  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kAccept, Fate::kLoseTheRequest});
-  for (uint64_t seq = 1; seq <= 2; ++seq) EXPECT_EQ(Submit()->seq(), seq);
-  std::vector<bool> questions;
-  for (const auto& submission : daemon_->submissions()) questions.push_back(submission.question());
-  EXPECT_THAT(questions, ElementsAre(false, true, false, true, false));
-  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
-}
-
-// The limit of calls refuses a number that the job table has.
-TEST_F(SubmitTest, ARefusalOfOneAttemptSaysNothingOfAnEarlierOne) {
-  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kRefuseAttempt, Fate::kRefuseAttempt, Fate::kAccept,
-                            Fate::kLoseTheRequest, Fate::kRefuseAttempt},
-                           absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
-  for (uint64_t seq = 1; seq <= 2; ++seq) EXPECT_EQ(Submit()->seq(), seq);
-  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
-  std::vector<uint64_t> attempts;
-  for (const auto& submission : daemon_->submissions()) attempts.push_back(submission.attempt());
-  EXPECT_THAT(attempts, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
-  send_.reset();
-  EXPECT_EQ(daemon_->segments().size(), 2u) << "job 1 and 2 may still use it";
-}
-
 TEST_F(SubmitTest, ARefusedJobLeavesTheNumberAndTheSegmentsFree) {
-  const std::vector<std::vector<Fate>> all_fates = {
-      {Fate::kRefuse}, {Fate::kLoseTheRequest, Fate::kAccept, Fate::kRefuse}, {Fate::kRefuseAttempt}};
   for (const absl::Status& refusal :
        {absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second"), absl::UnavailableError("the daemon drains"),
         absl::InvalidArgumentError("receives[0] overlaps receives[1]")}) {
-    for (const std::vector<Fate>& fates : all_fates) {
-      daemon_->PlanSubmissions(fates, refusal);
-      EXPECT_EQ(StatusOfSubmit(), refusal);
-    }
+    daemon_->PlanSubmissions({Fate::kRefuse}, refusal);
+    EXPECT_EQ(StatusOfSubmit(), refusal);
   }
   EXPECT_FALSE(group_->Submit({.sends = {{9, {}}}}).ok());
   for (uint64_t seq = 1; seq <= 3; ++seq) EXPECT_EQ(Submit()->seq(), seq);
   EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2, 3));
-}
-
-TEST_F(SubmitTest, AnErrorThatRefusesNoAttemptMayComeAfterAcceptance) {
-  daemon_->PlanSubmissions({Fate::kAcceptAndRefuse}, absl::ResourceExhaustedError("Buffers full"));
-  auto job = group_->Submit(Exchange(send_, receive_));
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(daemon_->submissions().size(), 2u);
 }
 
 TEST_F(ClientTest, ASubmissionThatIsTooLongDoesNotCostTheGroup) {

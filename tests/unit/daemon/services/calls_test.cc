@@ -27,7 +27,6 @@ using ::testing::HasSubstr;
 struct Outcome {
   int code = -1;
   std::string message;
-  std::string refused;
   std::string response;  // serialized
 };
 
@@ -56,11 +55,7 @@ class StartedGrpc final : public Started {
   void GiveUp() override { context_.TryCancel(); }
   Outcome Finish() override {
     done_.WaitForNotification();
-    Outcome outcome = {status_.error_code(), status_.error_message(), "", ""};
-    const auto refused = context_.GetServerTrailingMetadata().find("rails-refused");
-    if (refused != context_.GetServerTrailingMetadata().end()) {
-      outcome.refused = std::string(refused->second.data(), refused->second.size());
-    }
+    Outcome outcome = {status_.error_code(), status_.error_message(), ""};
     std::vector<grpc::Slice> slices;
     if (response_.Valid()) static_cast<void>(response_.Dump(&slices));
     for (const grpc::Slice& slice : slices) {
@@ -83,11 +78,8 @@ class StartedRing final : public Started {
       : client_(client), id_(client->Send(kind, request)) {}
   void GiveUp() override { client_->Write(rails::ring::Kind::kGiveUp, id_, ""); }
   Outcome Finish() override {
-    rails::v1::RingAnswer answer = client_->AnswerTo(id_);
-    const std::map<int, std::string> scopes = {{rails::v1::REFUSED_SCOPE_UNSPECIFIED, ""},
-                                               {rails::v1::REFUSED_SCOPE_ATTEMPT, "attempt"},
-                                               {rails::v1::REFUSED_SCOPE_JOB, "job"}};
-    return {answer.code(), answer.message(), scopes.at(answer.refused()), answer.response()};
+    const rails::v1::RingAnswer answer = client_->AnswerTo(id_);
+    return {answer.code(), answer.message(), answer.response()};
   }
 
  private:
@@ -171,18 +163,17 @@ TEST_P(CallsTest, SubmitPassesOnWhatTheAgentSays) {
   *request.mutable_job() = Job(1);
   ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
   EXPECT_EQ(agent_.submissions()[0].session, SessionId(4));
-  const auto refused = [&](const absl::Status& expected) {
+  const auto expect = [&](const absl::Status& expected) {
     const Outcome outcome = Run(kSubmitAllToAll, request);
     EXPECT_EQ(outcome.code, static_cast<int>(expected.code()));
     EXPECT_EQ(outcome.message, expected.message());
-    return outcome.refused;
   };
   agent_.submit_status = absl::AlreadyExistsError("job.seq: 1 was taken by other content");
-  EXPECT_EQ(refused(agent_.submit_status), "job");
+  expect(agent_.submit_status);
   agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
-  EXPECT_EQ(refused(agent_.full_status), "attempt");
+  expect(agent_.full_status);
   request.clear_job();
-  EXPECT_EQ(refused(absl::InvalidArgumentError("job: missing")), "job");
+  expect(absl::InvalidArgumentError("job: missing"));
   EXPECT_THAT(Counted(),
               ::testing::ElementsAre("JobService/SubmitAllToAll ok 1", "JobService/SubmitAllToAll invalid_argument 1",
                                      "JobService/SubmitAllToAll already_exists 1",
@@ -245,7 +236,6 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   submission.add_lengths_bytes(4);
   submission.add_lengths_bytes(0);
   submission.set_timeout_milliseconds(1500);
-  submission.set_attempt(6);
   submission.set_capacities(true);
   submission.set_vote(12);
   ASSERT_EQ(Run(kSubmitPrepared, submission).code, 0);
@@ -255,7 +245,6 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   EXPECT_EQ(submitted.tag, 5u);
   EXPECT_EQ(submitted.prepared, PreparedId(9));
   EXPECT_EQ(submitted.timeout, absl::Milliseconds(1500));
-  EXPECT_EQ(submitted.attempt, 6u);
   EXPECT_TRUE(submitted.capacities);
   EXPECT_EQ(submitted.vote, 12u);
   EXPECT_THAT(agent_.lengths().at(0), ::testing::ElementsAre(4, 0));
@@ -283,9 +272,7 @@ TEST_P(CallsTest, RefusalsOfPreparedExchangesAreTheAgents) {
   rails::v1::SubmitPreparedRequest submission;
   EXPECT_EQ(Run(kSubmitPrepared, submission).message, "job: missing");
   *submission.mutable_job() = Job(1);
-  const Outcome zero = Run(kSubmitPrepared, submission);
-  EXPECT_THAT(zero.message, HasSubstr("prepared_id: 0"));
-  EXPECT_EQ(zero.refused, "job");
+  EXPECT_THAT(Run(kSubmitPrepared, submission).message, HasSubstr("prepared_id: 0"));
   submission.set_prepared_id(2);
   agent_.submit_status = absl::NotFoundError("prepared_id: 2");
   for (const Outcome& outcome : {Run(kSubmitPrepared, submission), Run(kPrepareAllToAll, layout),
@@ -293,9 +280,8 @@ TEST_P(CallsTest, RefusalsOfPreparedExchangesAreTheAgents) {
     EXPECT_EQ(outcome.code, grpc::StatusCode::NOT_FOUND);
     EXPECT_EQ(outcome.message, "prepared_id: 2");
   }
-  EXPECT_EQ(Run(kSubmitPrepared, submission).refused, "job");
   agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
-  EXPECT_EQ(Run(kSubmitPrepared, submission).refused, "attempt");
+  EXPECT_EQ(Run(kSubmitPrepared, submission).code, grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(Run(kPrepareAllToAll, layout).code, grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
