@@ -444,7 +444,7 @@ void JobTable::FinishIfDone(NodeJob& job) {
 
 void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   FillReport(job, part, context_, health_, now_, &part.report);
-  part.ended = now_;
+  part.report.ended = now_;
   part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
   part.report.status = std::move(status);
   part.report.replayable = job.replayable && !part.report.status.ok();

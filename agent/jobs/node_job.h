@@ -39,7 +39,6 @@ struct RankPart {
   CheckedSubmission submission;
   JobReport report;
   absl::Time accepted, deadline;
-  absl::Time ended = absl::InfiniteFuture();
   uint64_t bytes_received = 0;  // by copies, and in zones that are closed
   absl::InlinedVector<Waiter, 1> waiters;
   bool terminal() const { return report.state == JobState::kDone || report.state == JobState::kFailed; }

@@ -76,6 +76,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   JobReport& report = *out;
   report.bytes_received = part.bytes_received + BytesUnderWay(job, part.submission.rank);
   report.elapsed = now - part.accepted;
+  report.parts = static_cast<uint32_t>(job.parts.size());
   if (job.started) report.waiting_for_ranks = job.started_at - part.accepted;
   if (job.running) report.waiting_for_peers = job.running_at - job.started_at;
   if (job.first_chunk_at < absl::InfiniteFuture()) report.to_first_chunk = job.first_chunk_at - part.accepted;
@@ -112,9 +113,9 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   const RankPart* told = nullptr;  // the lowest active one, or the one that ended last
   out.ranks.reserve(job.parts.size());
   for (const RankPart* part : job.parts) {
-    out.ranks.push_back({part->report.rank, part->accepted, part->ended});
+    out.ranks.push_back({part->report.rank, part->accepted, part->report.ended});
     out.begun = std::min(out.begun, part->accepted);
-    if (told == nullptr || part->ended > told->ended) told = part;
+    if (told == nullptr || part->report.ended > told->report.ended) told = part;
   }
   out.exchanges.reserve(job.exchanges.size());
   for (const Exchange& exchange : job.exchanges) {
@@ -257,7 +258,7 @@ void LogEnd(const NodeJob& job, const AgentOptions& options) {
   uint64_t sent = 0, received = 0;
   absl::Duration elapsed;
   for (const RankPart* part : job.parts) {
-    if (last == nullptr || part->ended > last->ended) last = part;
+    if (last == nullptr || part->report.ended > last->report.ended) last = part;
     if (failed == nullptr && !part->report.status.ok()) failed = &part->report;
     sent += part->report.bytes_sent;
     received += part->report.bytes_received;

@@ -85,7 +85,9 @@ struct JobReport {
   uint64_t bytes_to_send = 0, bytes_sent = 0;         // of this rank, itself and all others
   uint64_t bytes_to_receive = 0, bytes_received = 0;  // with capacities: to be received as far as sources have told
   std::vector<uint64_t> received_by_rank;             // with capacities: what each rank of the group sends; else empty
+  uint32_t parts = 1;                                 // ranks of this node that have submitted the job
   absl::Duration elapsed;                             // from acceptance to terminal (or to now)
+  absl::Time ended = absl::InfiniteFuture();          // when it became terminal, by the engine's clock
   absl::Duration waiting_for_ranks;                   // until every local rank had submitted
   absl::Duration waiting_for_peers;                   // from then until the last READY
   absl::Duration to_first_chunk;  // from acceptance until the first bytes of the job were given to a rail

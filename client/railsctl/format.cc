@@ -147,6 +147,7 @@ std::string FormatByteRate(double bytes_per_second) {
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   if (seconds == 0) return "0 s";
+  if (seconds < 0.5e-9) return "<1 ns";
   if (seconds < 0.9995e-6) return absl::StrFormat("%.0f ns", seconds * 1e9);
   if (seconds < 0.9995e-3) return absl::StrCat(Figures(seconds * 1e6), " us");
   if (seconds < 0.9995) return absl::StrCat(Figures(seconds * 1e3), " ms");
@@ -159,7 +160,7 @@ std::string FormatSeconds(double seconds) {
 
 std::string FormatRatio(double ratio) {
   if (!std::isfinite(ratio) || ratio <= 0) return "-";
-  return absl::StrFormat("%.3f", ratio);
+  return absl::StrFormat("%.*f", ratio < 100 ? 3 : 0, ratio);
 }
 
 }  // namespace rails::ctl

@@ -76,9 +76,9 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   const absl::Duration actual = report.elapsed - report.waiting_for_ranks;
   if (whole && report.pinned_bound > absl::ZeroDuration() && actual > absl::ZeroDuration()) {
     histograms_.speedup.Observe(absl::FDivDuration(report.pinned_bound, actual));
-    histograms_.actual_seconds.Increment(absl::ToDoubleSeconds(actual));
-    histograms_.pinned_seconds.Increment(absl::ToDoubleSeconds(report.pinned_bound));
-    histograms_.bound_seconds.Increment(absl::ToDoubleSeconds(report.node_bound));
+    histograms_.actual_seconds.Increment(absl::ToDoubleSeconds(under_way_.Add(report.ended - actual, report.ended)));
+    histograms_.pinned_seconds.Increment(absl::ToDoubleSeconds(report.pinned_bound / report.parts));
+    histograms_.bound_seconds.Increment(absl::ToDoubleSeconds(report.node_bound / report.parts));
   }
   if (report.efficiency.total > 0) {
     histograms_.efficiency.Observe(report.efficiency.total);

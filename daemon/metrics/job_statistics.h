@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "agent/agent.h"
+#include "daemon/metrics/covered_time.h"
 
 namespace railsd {
 
@@ -35,7 +36,7 @@ class JobStatistics final : public AgentObserver {
     prometheus::Histogram duration, wait_ranks, wait_peers, sending, receiving, bytes_sent, bytes_received, ratio;
     prometheus::Histogram efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
     prometheus::Histogram speedup;  // over pinned rails
-    prometheus::Counter actual_seconds, pinned_seconds, bound_seconds;
+    prometheus::Counter actual_seconds, pinned_seconds, bound_seconds;  // of jobs, not of ranks
     BalanceHistograms sent, received, planned;
   };
   const Histograms& histograms() const { return histograms_; }
@@ -48,6 +49,7 @@ class JobStatistics final : public AgentObserver {
  private:
   const std::vector<uint64_t> rail_speeds_;
   Histograms histograms_;
+  CoveredTime under_way_;  // used by the engine's thread
   mutable absl::Mutex mutex_;
   // Likely results exist from the start, because Prometheus sees no increase when a counter first appears.
   std::map<std::string, uint64_t> by_result_ ABSL_GUARDED_BY(mutex_) = {

@@ -152,9 +152,9 @@ inline constexpr auto kWrittenMetrics = std::to_array<MetricInfo>({
      "The least time that a job could take on this node with the bytes of each rank on its own rail (pinned), over the "
      "time that it took. 2: at least twice as fast as pinned."},
     {"railsd_job_placement_seconds_total", MetricKind::kCounter, "placement",
-     "Time of the jobs of railsd_job_speedup_over_pinned: the time that they took (actual), and the least possible "
-     "time with the bytes of each rank on its own rail (pinned) and with even rails (bound). Jobs that run at the same "
-     "time share the rails, and each counts whole."},
+     "Time of the jobs of railsd_job_speedup_over_pinned: time in which at least one was under way (actual), and the "
+     "sum of the least possible times with the bytes of each rank on its own rail (pinned) and with even rails "
+     "(bound)."},
     {"railsd_job_switching_efficiency", MetricKind::kHistogram, "part",
      "Useful bytes of a job over what the rails could have carried both ways since the last local submission (total), "
      "and its factors: useful over carried bytes (data), time in which every peer was ready (moving), use of the rails "

@@ -89,6 +89,8 @@ TEST_P(JobTest, ReportsTheLeastTimeOverPinnedRails) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(exchange.Report(rank, 1).pinned_bound, absl::Milliseconds(4)) << "rail 0 carries 400 kB";
     EXPECT_EQ(exchange.Report(rank, 1).node_bound, absl::Milliseconds(3));
+    EXPECT_EQ(exchange.Report(rank, 1).parts, 2u);
+    EXPECT_LT(exchange.Report(rank, 1).ended, absl::InfiniteFuture());
   }
   lengths[3][0] = 500'000;  // over rail 1, the other way
   exchange.SetLengths(lengths, 2);

@@ -52,6 +52,7 @@ TEST(Format, ScalesForPeople) {
   EXPECT_EQ(FormatBitRate(0), "-");
   EXPECT_EQ(FormatByteRate(4.5e9), "4.50 GB/s");
   EXPECT_EQ(FormatSeconds(0), "0 s");
+  EXPECT_EQ(FormatSeconds(0.1e-9), "<1 ns") << "the bound of a job of a few bytes";
   EXPECT_EQ(FormatSeconds(250e-9), "250 ns");
   EXPECT_EQ(FormatSeconds(12.5e-6), "12.5 us");
   EXPECT_EQ(FormatSeconds(3.2e-3), "3.20 ms");
@@ -61,6 +62,7 @@ TEST(Format, ScalesForPeople) {
   EXPECT_EQ(FormatSeconds(183600), "2d 03h");
   EXPECT_EQ(FormatSeconds(-1), "-");
   EXPECT_EQ(FormatRatio(1.0136), "1.014");
+  EXPECT_EQ(FormatRatio(3'125'000.4), "3125000") << "a job of a few bytes";
   EXPECT_EQ(FormatRatio(std::numeric_limits<double>::quiet_NaN()), "-");
   EXPECT_EQ(FormatCount(1, "rank"), "1 rank");
   EXPECT_EQ(FormatCount(0, "rank"), "0 ranks");

@@ -98,6 +98,7 @@ JobReport Report(absl::Status status, double ratio) {
   JobReport report;
   report.status = std::move(status);
   report.elapsed = absl::Milliseconds(30);
+  report.ended = absl::UnixEpoch();
   report.waiting_for_ranks = absl::Milliseconds(5);
   report.pinned_bound = absl::Milliseconds(ratio > 0 ? 60 : 0);
   report.node_bound = absl::Milliseconds(ratio > 0 ? 20 : 0);
