@@ -1,6 +1,7 @@
 """`all_to_all_single` of torch.distributed through the backend rails beside Gloo: on an emulated fabric of 4 nodes x 4 rails
 at 200 Mbit/s, which needs root, and by 4 ranks on one node. And the time that the Python package and torch add to a call."""
 
+import contextlib
 import json
 import os
 import socket
@@ -115,9 +116,21 @@ class Lines:
         return self.answer()
 
 
+@contextlib.contextmanager
+def one_processor():
+    """Keeps what is started meanwhile on one processor. Otherwise the kernel wakes the daemon on another one as soon as its
+    caller pauses, as Python does between two jobs, and the wake from idle outweighs what Python itself costs."""
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usual)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usual)
+
+
 def calls(turns):
     times = {"cpp": [], "python": [], "torch": []}
-    with Cluster(Settings(1, 1, "10gbit")) as cluster:
+    with one_processor(), Cluster(Settings(1, 1, "10gbit")) as cluster:
         sockets = cluster.nodes[0].sockets
         with Lines(BUILD / "bench/latency/bench_rank", "--sockets", sockets, "--world", 1, "--rank", 0) as cpp, \
              Lines(PYTHON, HERE / "calls.py", sockets) as python:
@@ -126,7 +139,7 @@ def calls(turns):
                 for way in ("python", "torch"):
                     times[way].append(float(python.ask(f"{way} {CALLS}")))
     progress("calls: " + ", ".join(f"{way} {median(values):.1f} us" for way, values in times.items()))
-    how = f"a job of one rank with itself, {BYTES} bytes; median of {turns} turns of the difference of medians of {CALLS} calls"
+    how = f"a job of one rank with itself, {BYTES} bytes, all on one processor; median of {turns} turns of the difference of medians of {CALLS} calls"
     return [Result(f"torch.call.{over}_over_{under}", median([a - b for a, b in zip(times[over], times[under])]), "us", 20,
                    f"{how} ({median(times[over]):.1f} and {median(times[under]):.1f} us)")
             for over, under in (("python", "cpp"), ("torch", "python"))]

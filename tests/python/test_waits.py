@@ -3,7 +3,11 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
+import dataclasses
+import gc
 import os
+import pickle
 import signal
 import threading
 
@@ -58,6 +62,27 @@ def test_an_unfinished_job(cluster):
             work.wait()
         assert work.received.tolist() == [1, 2]
     run_ranks(cluster, 2, body)
+
+
+def test_a_report_is_a_value(cluster):
+    """It is read when its first field is used, also when nothing else of the job is left."""
+    with rails.connect(sockets(cluster)) as client, client.join("report", 0, 1) as group:
+        unread, again = submit(client, group).wait(), submit(client, group).wait()
+        copies = [pickle.loads(pickle.dumps(unread)), copy.deepcopy(unread), dataclasses.replace(unread)]
+        work = submit(client, group)
+        late = work.wait()
+        assert late == work.report != unread
+        late = work.wait()
+        del work
+    del client, group
+    gc.collect()
+    assert (again.seq, late.seq, late.bytes_sent, late.lost_ranks) == (2, 3, 1, ())
+    assert copies == [unread] * 3 and len({unread, *copies}) == 1
+    assert repr(late).startswith("Report(seq=3, bytes_sent=1, ")
+    with pytest.raises(AttributeError):
+        late.seq = 4
+    for report in (late, copies[0], rails.Report(**dataclasses.asdict(late))):
+        assert not hasattr(report, "bytes")
 
 
 def test_coroutines(cluster):

@@ -26,7 +26,7 @@ class Ends:
         """Jobs that are submitted from now on can be awaited."""
         if self._fd < 0:
             fd = ctypes.c_int32()
-            lib.rails_client_fd(client, ctypes.byref(fd))
+            lib.rails_client_fd(client, fd)
             self._fd = fd.value
 
     @property

@@ -57,9 +57,9 @@ class JobOptions(ctypes.Structure):
                 ("flags", c_uint64), ("vote", c_uint64), ("stream", c_void_p)]
 
 
-class Buffers(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("send", c_void_p), ("send_offset", c_uint64), ("send_bytes", POINTER(c_uint64)),
-                ("receive", c_void_p), ("receive_offset", c_uint64), ("receive_bytes", POINTER(c_uint64))]
+class Buffers(ctypes.Structure):  # lengths by address: ctypes sets a field of POINTER slowly
+    _fields_ = [("size", c_size_t), ("send", c_void_p), ("send_offset", c_uint64), ("send_bytes", c_void_p),
+                ("receive", c_void_p), ("receive_offset", c_uint64), ("receive_bytes", c_void_p)]
 
 
 class Range(ctypes.Structure):
@@ -166,22 +166,19 @@ def version() -> str:
     return str(lib.rails_version().decode())
 
 
-class Handle:
-    """A handle of the library. The last reference frees it, and every call that uses it holds one: no thread frees what
-    another one uses."""
+class Handle(c_void_p):
+    """A handle of the library: NULL until the call that makes it has filled it. The last reference frees it, and every call
+    that uses it holds one: no thread frees what another one uses. If a structure has its `value`, keep this object until the
+    call has returned."""
 
-    __slots__ = ("_as_parameter_", "free")
+    __slots__ = ("free",)
 
-    def __init__(self, pointer: c_void_p, free: Callable[[int], None]):
-        self._as_parameter_, self.free = pointer.value or 0, free
+    def __init__(self, free: Callable[[Handle], None]):
+        self.free = free
 
     def __del__(self) -> None:
-        self.free(self._as_parameter_)
-
-    @property
-    def pointer(self) -> int:
-        """The handle for a field of a structure. Keep this object until the call has returned."""
-        return self._as_parameter_
+        if self.value:
+            self.free(self)
 
 
 @functools.lru_cache(maxsize=64)

@@ -46,7 +46,7 @@ class Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()  # by address
-        self._addresses: list[int] | None = []  # of the blocks, ascending; None: to be made
+        self._ascending: tuple[list[int], list[weakref.ref[Block]]] | None = None  # addresses and blocks; None: to be made
         self._pool: Handle | None = None  # the segment from which small arrays are cut; its used bytes
         self._used = 0
 
@@ -80,7 +80,7 @@ class Memory:
         finally:
             del client
         self._blocks[block.address] = block
-        self._addresses = None
+        self._ascending = None
         return block
 
     def after_fork_in_child(self) -> None:
@@ -93,27 +93,31 @@ class Memory:
         address, length, row = _extent(array, name)
         if length == 0:
             return Place(None, 0, 0, row)
-        addresses = self._addresses
-        if addresses is None:
-            with self._lock:
-                addresses = self._addresses = sorted(self._blocks.keys())
+        addresses, blocks = self._ascending or self._sort()
         at = bisect.bisect_right(addresses, address) - 1
-        block = self._blocks.get(addresses[at]) if at >= 0 else None
+        block = blocks[at]() if at >= 0 else None
         if block is not None:
             offset = address - block.address
             if offset + length <= block.length:
                 return Place(block.segment, block.offset + offset, length, row)
         raise InvalidArgumentError(f"{name} is not in memory of this client: copy it into an array of Client.empty()")
 
+    def _sort(self) -> tuple[list[int], list[weakref.ref[Block]]]:
+        """Makes `_ascending`."""
+        with self._lock:
+            known = sorted(self._blocks.items())
+            self._ascending = [address for address, _ in known], [weakref.ref(block) for _, block in known]
+            return self._ascending
+
 
 def _segment(client: Handle, length: int, huge_pages: bool) -> Handle:
-    pointer = ctypes.c_void_p()
+    segment = Handle(lib.rails_segment_free)
     options = SegmentOptions(ctypes.sizeof(SegmentOptions), HUGE_PAGES if huge_pages else 0)
     try:
-        lib.rails_segment_alloc(client, length, options, ctypes.byref(pointer))
+        lib.rails_segment_alloc(client, length, options, segment)
     finally:
         del client
-    return Handle(pointer, lib.rails_segment_free)
+    return segment
 
 
 def _extent(array: Any, name: str) -> tuple[int, int, int]:
@@ -122,16 +126,16 @@ def _extent(array: Any, name: str) -> tuple[int, int, int]:
         if array.is_conj() or array.is_neg():
             raise InvalidArgumentError(f"{name}: the memory of this tensor has other values than the tensor: call resolve_conj() and "
                                        "resolve_neg()")
-        contiguous, size, address = array.is_contiguous(), array.element_size(), array.data_ptr()
-        shape = tuple(array.shape)
+        contiguous, size, address, shape = array.is_contiguous(), array.element_size(), array.data_ptr(), array.shape
+        length = size * math.prod(shape)
     else:
         view = np.asarray(array)
-        contiguous, size, shape = view.flags.c_contiguous, view.itemsize, view.shape
+        contiguous, size, shape, length = view.flags.c_contiguous, view.itemsize, view.shape, view.nbytes
         try:
             address = ctypes.addressof(ctypes.c_char.from_buffer(view))  # three times as fast as __array_interface__
         except (TypeError, ValueError):  # only to be read, of no bytes, or of a type without the buffer protocol
             address = view.__array_interface__["data"][0]
     if not contiguous:
         raise InvalidArgumentError(f"{name}: the array of shape {tuple(shape)} is not contiguous")
-    row = size * math.prod(shape[1:])
-    return address, row * (shape[0] if shape else 1), row
+    rows = shape[0] if shape else 1
+    return address, length, length // rows if rows else size * math.prod(shape[1:])

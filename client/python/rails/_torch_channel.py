@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import threading
 import time
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -49,17 +49,15 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source.reshape(target.shape))
 
 
-class Parts(NamedTuple):
+class Parts:
     """Tensors that go to ranks, or come from them."""
 
-    by_rank: dict[int, torch.Tensor]
-    whole: torch.Tensor | None = None  # all are views of it
-    rows: Sequence[int] | None = None  # of `whole` for each rank, one after the other; `by_rank` is then empty
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """One or more that have the device and the type of all."""
-        return list(self.by_rank.values()) if self.whole is None else [self.whole]
+    def __init__(self, by_rank: dict[int, torch.Tensor], whole: torch.Tensor | None = None, rows: Sequence[int] | None = None):
+        self.by_rank = by_rank
+        self.whole = whole  # all are views of it
+        self.rows = rows  # of `whole` for each rank, one after the other; `by_rank` is then empty
+        # One or more that have the device and the type of all.
+        self.tensors = list(by_rank.values()) if whole is None else [whole]
 
 
 def tensors_by_rank(parts: Parts) -> dict[int, torch.Tensor]:
@@ -67,17 +65,18 @@ def tensors_by_rank(parts: Parts) -> dict[int, torch.Tensor]:
     return dict(parts.by_rank if parts.whole is None or parts.rows is None else enumerate(parts.whole.split(parts.rows)))
 
 
-def _overlap(sends: list[torch.Tensor], receives: list[torch.Tensor]) -> bool:
-    """True if a tensor of the one list has memory of one of the other. All are contiguous."""
+def _overlap(sends: list[Place], receives: list[Place]) -> bool:
+    """True if a place of the one list has memory of one of the other."""
     if len(sends) == len(receives) == 1:  # the usual case, fast
-        out, into = sends[0].data_ptr(), receives[0].data_ptr()
-        return out < into + _size(receives[0]) and into < out + _size(sends[0])
-    ends = [0, 0]  # of the tensors of each list so far
-    spans = [(tensor.data_ptr(), _size(tensor), which) for which, tensors in enumerate((sends, receives)) for tensor in tensors]
-    for begin, length, which in sorted(spans):
-        if length and begin < ends[1 - which]:
+        (out,), (into,) = sends, receives
+        return out.segment is into.segment and out.offset < into.offset + into.length and into.offset < out.offset + out.length
+    ends = [(0, 0), (0, 0)]  # segment and offset where the places of each list so far end
+    spans = [(place.segment.value, place.offset, place.length, which) for which, places in enumerate((sends, receives))
+             for place in places if place.segment is not None]
+    for segment, begin, length, which in sorted(spans):
+        if (segment, begin) < ends[1 - which]:
             return True
-        ends[which] = max(ends[which], begin + length)
+        ends[which] = max(ends[which], (segment, begin + length))
     return False
 
 
@@ -85,9 +84,17 @@ class Pool:
     """Memory for tensors that are not shared, which the operations of a process group use in turn. Thread-safe."""
 
     def __init__(self, client: rails.Client):
-        self.client = client
+        self._client = client
+        self._place = client._memory.place
         self._lock = threading.Lock()
         self._free: list[_Memory] = []
+
+    def places(self, parts: Parts) -> list[Place] | None:
+        """Where they lie in memory that the client shares; None if one does not."""
+        try:
+            return [self._place(tensor, "a tensor") for tensor in parts.tensors]
+        except rails.InvalidArgumentError:
+            return None
 
     def take(self, length: int) -> _Memory:
         with self._lock:
@@ -95,7 +102,7 @@ class Pool:
             if fitting:
                 return self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
             self._free.clear()  # what is too small would pile up
-        return self.client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
+        return self._client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
 
     def give(self, memory: list[_Memory]) -> None:
         with self._lock:
@@ -103,22 +110,18 @@ class Pool:
 
 
 class _Staging:
-    """Memory of one operation for tensors that are not shared."""
+    """Memory of one operation for tensors that are not shared. `finish()` is thread-safe."""
 
     def __init__(self, pool: Pool):
         self._pool = pool
+        self._lock = threading.Lock()
         self._taken: list[_Memory] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._own: tuple[torch.Tensor, torch.Tensor] | None = None  # to and from this rank, if the daemon does not copy it
 
-    def submit(self, group: rails.Group, sends: Parts, receives: Parts, tag: int, timeout: float) -> rails.Work:
-        """Submits the operation as the group's next job."""
-        out, into = self._where(sends), self._where(receives)
-        shared = out is not None, into is not None
-        if all(shared) and _overlap(sends.tensors, receives.tensors):
-            shared = False, True
-        elif out and into and sends.rows is not None and receives.rows is not None:
-            return group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=tag, timeout=timeout)
+    def submit(self, group: rails.Group, sends: Parts, receives: Parts, shared: tuple[bool, bool], tag: int,
+               timeout: float) -> rails.Work:
+        """Submits the operation as the group's next job. `shared`: it uses the memory of what is sent, and received."""
         # Only if the job touches none of the caller's memory: parts may overlap in any way.
         flows = self._flows(None if any(shared) else group.rank, sends, receives, shared)
         return group.all_to_all_ranges(*flows, tag=tag, timeout=timeout)
@@ -147,17 +150,13 @@ class _Staging:
         return [{peer: [tensor] for peer, tensor in tensors.items()} for tensors in (out, into)]
 
     def finish(self, well: bool) -> None:
-        """The operation has ended: brings the output to where it belongs, and gives the memory back."""
-        for tensor, memory in self._landing if well else ():
-            _copy(tensor, memory)
-        self._pool.give(self._taken)
-
-    def _where(self, parts: Parts) -> list[Place] | None:
-        """Where they lie in memory that the client shares; None if one does not."""
-        try:
-            return [self._pool.client._memory.place(tensor, "a tensor") for tensor in parts.tensors]
-        except rails.InvalidArgumentError:
-            return None
+        """The operation has ended: brings the output to where it belongs, and gives the memory back. Once."""
+        with self._lock:
+            landing, self._landing = self._landing, []
+            taken, self._taken = self._taken, []
+            for tensor, memory in landing if well else ():
+                _copy(tensor, memory)
+            self._pool.give(taken)
 
     def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
@@ -177,6 +176,10 @@ class _Staging:
 class Work(_TorchWork):
     """An operation under way, as torch.distributed returns it with async_op=True."""
 
+    # Every operation makes one: a dict would cost a microsecond.
+    __slots__ = ("_what", "_outputs", "_tag", "_members", "_parts", "_begun", "number", "_error", "_landed", "_work", "_staging",
+                 "_aborted")
+
     def __init__(self, what: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts, tag: int,
                  members: Sequence[int] | None = None):
         """`what`: its name in errors. `tag`: equal on all ranks. `members`: the ranks of its group in the process group, if
@@ -184,13 +187,12 @@ class Work(_TorchWork):
         super().__init__()
         self._what, self._outputs, self._tag, self._members = what, outputs, tag, members
         self._parts: tuple[Parts, Parts] | None = (sends, receives)  # None: submitted
-        self._lock = threading.Lock()
         self._begun: threading.Event | None = None  # of an operation that waits for others: submitted, or failed before
         self.number = 0  # in its channel, from 1
         self._error: Exception | None = None  # why it was not submitted, or has failed
         self._landed = False  # it has ended, and its output is where it belongs
         self._work: rails.Work | None = None
-        self._finish: Callable[[bool], None] | None = None  # None: called
+        self._staging: _Staging | None = None  # None: not needed, or finished
         self._aborted = False
 
     def is_completed(self) -> bool:
@@ -216,8 +218,7 @@ class Work(_TorchWork):
         Raises:
             rails.RailsError: as `rails.Work.wait()`. The text begins with the operation; `ranks` are those of the group.
         """
-        limit = timeout.total_seconds() or None
-        self._settle(limit)
+        self._settle(timeout.total_seconds() if timeout else None)
         if self._error is not None:
             raise self._error
         return True
@@ -225,8 +226,7 @@ class Work(_TorchWork):
     def abort(self) -> None:
         """Ends the operation at every rank, where it fails with `rails.CancelledError`; one that has not begun, as soon as
         it has. The group is over if the operation was running. Waits at most 10 s for the daemon."""
-        with self._lock:
-            self._aborted = True
+        self._aborted = True  # submit() reads it after it has set _work: one of the two cancels
         if self._work is not None:
             self._work.cancel()
 
@@ -263,19 +263,24 @@ class Work(_TorchWork):
     def submit(self, group: rails.Group, pool: Pool, timeout: float) -> None:
         """Submits it. Raises why that fails."""
         assert self._parts is not None
-        staging = _Staging(pool)
-        try:
-            work = staging.submit(group, *self._parts, self._tag, timeout)
-        except BaseException:
-            staging.finish(False)
-            raise
-        with self._lock:
-            self._work, self._finish, self._parts = work, staging.finish, None
-            aborted = self._aborted
-        staging.copy_own()
+        sends, receives = self._parts
+        out, into = pool.places(sends), pool.places(receives)
+        overlap = out is not None and into is not None and _overlap(out, into)
+        if out and into and not overlap and sends.rows is not None and receives.rows is not None:  # the usual case, fast
+            self._work = group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, timeout=timeout)
+        else:
+            staging = self._staging = _Staging(pool)
+            shared = out is not None and not overlap, into is not None
+            try:
+                self._work = staging.submit(group, sends, receives, shared, self._tag, timeout)
+            except BaseException:
+                staging.finish(False)
+                raise
+            staging.copy_own()
+        self._parts = None
         if self._begun is not None:
             self._begun.set()
-        if aborted:
+        if self._aborted:
             self.abort()
 
     def fail(self, error: Exception) -> None:
@@ -291,11 +296,13 @@ class Work(_TorchWork):
 
     def _settle(self, timeout: float | None) -> None:
         """Waits until the operation has ended, well or not, and brings the output from shared memory to where it belongs."""
+        if self._landed:
+            return
         until = None if timeout is None else time.monotonic() + timeout
         if self._begun is not None and not self._begun.wait(timeout):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
         error = self._error
-        if self._work is not None and not self._landed:
+        if self._work is not None:
             try:
                 self._work._end(None if until is None else max(until - time.monotonic(), 0))
             except rails.UnfinishedError:
@@ -304,12 +311,11 @@ class Work(_TorchWork):
                 if not self._work.done():  # the daemon does not answer, and may do so again
                     raise self.explained(failure) from None
                 error = self.explained(failure)
-        with self._lock:
-            if not self._landed:
-                self._landed, self._error = True, error
-                if self._finish is not None:
-                    self._finish(error is None)
-                self._finish = None
+        staging = self._staging
+        if staging is not None:
+            staging.finish(error is None)
+            self._staging = None
+        self._error, self._landed = error, True
 
     def explained(self, error: Exception) -> Exception:
         """The error, with what has failed, and ranks of the process group."""

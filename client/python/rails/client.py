@@ -41,9 +41,9 @@ def connect(socket_dir: str | os.PathLike[str] | None = None, *, name: str = "",
     options = ClientOptions(ctypes.sizeof(ClientOptions), os.fsencode(socket_dir), name.encode(), nanoseconds(timeout), round(spin * 1e9))
 
     def call() -> Handle:
-        pointer = ctypes.c_void_p()
-        lib.rails_connect(ctypes.byref(options), ctypes.byref(pointer))
-        return Handle(pointer, lib.rails_close)
+        made = Handle(lib.rails_close)
+        lib.rails_connect(options, made)
+        return made
     return Client(interruptible(call))
 
 
@@ -179,13 +179,13 @@ class Client:
         options = GroupOptions(ctypes.sizeof(GroupOptions), name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
                                -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"),
-                               device and device._handle.pointer, slice_bytes or 0, slices or 0, 0 if local_copies else NO_LOCAL_COPIES)
+                               device and device._handle.value, slice_bytes or 0, slices or 0, 0 if local_copies else NO_LOCAL_COPIES)
         kept = None if device is None else KeptArrays()
 
         def call() -> Handle:
-            pointer = ctypes.c_void_p()
-            lib.rails_join(handle, ctypes.byref(options), ctypes.byref(pointer))
-            return Handle(pointer, lib.rails_group_free if kept is None else kept.free_group)
+            made = Handle(lib.rails_group_free if kept is None else kept.free_group)
+            lib.rails_join(handle, options, made)
+            return made
         try:
             return Group(self, interruptible(call), name, rank, world_size, device, kept)
         finally:
@@ -205,10 +205,12 @@ class Client:
         """
         return open_device(self, self._open_handle(), ordinal, driver, staged)
 
-    def _prepare_await(self) -> None:
-        """Before a job is submitted, which can be awaited if it is in an event loop."""
+    def _prepare_await(self) -> bool:
+        """Before a job is submitted, which can be awaited if it is in an event loop. True: the client's descriptor tells of its
+        end."""
         if asyncio._get_running_loop() is not None:
             self._ends.open(self._open_handle())
+        return self._ends.opened
 
     def _open_handle(self) -> Handle:
         handle = self._handle
@@ -231,9 +233,9 @@ def _check_device(client: Client, device: Device | None, slice_bytes: int | None
             raise InvalidArgumentError(f"{argument} is {value}")
 
 
-def _close(ends: Ends, pointer: int) -> None:
+def _close(ends: Ends, handle: Handle) -> None:
     """Closes a client, whose jobs end, and wakes the coroutines that wait for them."""
-    lib.rails_close(pointer)
+    lib.rails_close(handle)
     ends.wake()
 
 

@@ -59,9 +59,8 @@ class Device:
         length = dtype.itemsize * math.prod(shape)
         if length == 0:
             return DeviceArray(None, 0, shape, dtype)
-        pointer = ctypes.c_void_p()
-        lib.rails_device_alloc(self._handle, length, ctypes.byref(pointer))
-        segment = Handle(pointer, lib.rails_segment_free)
+        segment = Handle(lib.rails_segment_free)
+        lib.rails_device_alloc(self._handle, length, segment)
         return DeviceArray(segment, lib.rails_device_address(segment), shape, dtype)
 
     def place(self, array: Any, name: str) -> Place:
@@ -71,12 +70,12 @@ class Device:
         address, length, row = _extent(array, name, self.ordinal)
         if length == 0:
             return Place(None, 0, 0, row)
-        pointer = ctypes.c_void_p()
+        segment = Handle(lib.rails_segment_free)
         try:
-            lib.rails_device_import(self._handle, address, length, ctypes.byref(pointer))
+            lib.rails_device_import(self._handle, address, length, segment)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{name}: {error.text}") from None
-        return Place(Handle(pointer, lib.rails_segment_free), 0, length, row)
+        return Place(segment, 0, length, row)
 
 
 class DeviceArray:
@@ -125,12 +124,13 @@ def open_device(client: Client, handle: Handle, ordinal: int, driver: str, stage
     ordinal = operator.index(ordinal)
     if not 0 <= ordinal < 1 << 31:
         raise InvalidArgumentError(f"ordinal is {ordinal}")
-    options, pointer = DeviceOptions(ctypes.sizeof(DeviceOptions), ordinal, STAGED if staged else 0, driver.encode()), ctypes.c_void_p()
+    options = DeviceOptions(ctypes.sizeof(DeviceOptions), ordinal, STAGED if staged else 0, driver.encode())
+    made = Handle(lib.rails_device_free)
     try:
-        lib.rails_device_open(handle, ctypes.byref(options), ctypes.byref(pointer))
+        lib.rails_device_open(handle, options, made)
     finally:
         del handle  # a traceback must not keep it
-    return Device(client, Handle(pointer, lib.rails_device_free), ordinal)
+    return Device(client, made, ordinal)
 
 
 def is_on_device(array: Any) -> bool:
@@ -217,16 +217,16 @@ class KeptArrays:
         finally:
             self._lock.release()
 
-    def free_group(self, pointer: int) -> None:
+    def free_group(self, group: Handle) -> None:
         """Leaves the group, whose jobs have then ended."""
-        lib.rails_group_free(pointer)
+        lib.rails_group_free(group)
         self._jobs.clear()
 
 
 def _ended(job: Handle) -> bool:
     done = ctypes.c_int32()
     try:
-        lib.rails_job_test(job, ctypes.byref(done))
+        lib.rails_job_test(job, done)
     except RailsError:
         pass
     return bool(done.value)

@@ -48,7 +48,7 @@ class Group:
         self.device = device  # whose memory jobs may use; None: they use memory of `Client.empty()` only
         self._kept = kept  # None without a device
         self.name, self.rank, self.world_size = name, rank, world_size
-        self._lengths = ctypes.c_uint64 * world_size  # bytes to or from each rank
+        self._lengths = ctypes.c_uint64 * (2 * world_size)  # bytes to each rank, then from each
 
     def __enter__(self) -> Group:
         return self
@@ -96,10 +96,12 @@ class Group:
         """
         to, out = self._rows(send, send_counts, "send")
         source, into = self._rows(receive, receive_counts, "receive")
-        buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
-                          source.offset, into)
-        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities, vote,
-                            stream=stream, arrays=(send, receive))
+        lengths = self._lengths(*out, *into)
+        address = ctypes.addressof(lengths)
+        buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.value, to.offset, address,
+                          source.segment and source.segment.value, source.offset, address + ctypes.sizeof(lengths) // 2)
+        return self._submit(lib.rails_all_to_all_v, buffers, tag, timeout, submit_timeout, capacities, vote, stream=stream,
+                            arrays=(send, receive))
 
     def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
                           submit_timeout: float | None = None, capacities: bool = False, vote: int = 0,
@@ -117,7 +119,7 @@ class Group:
         On a device each run of neighbouring rows is a copy of its own: sort scattered rows there, and send the result.
         """
         layout = _Layout(self, sends, receives)
-        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities, vote,
+        return self._submit(lib.rails_all_to_all_ranges, layout.layout, tag, timeout, submit_timeout, capacities, vote,
                             stream=stream, arrays=layout.arrays)
 
     def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
@@ -130,9 +132,9 @@ class Group:
         Raises:
             ResourceExhaustedError: limits.max_prepared_per_session or limits.max_prepared_ranges_per_session.
         """
-        layout, pointer = _Layout(self, sends, receives), ctypes.c_void_p()
-        lib.rails_prepare(self._handle, ctypes.byref(layout.layout), nanoseconds(timeout), ctypes.byref(pointer))
-        return Prepared(self, Handle(pointer, lib.rails_prepared_free), layout)
+        layout, prepared = _Layout(self, sends, receives), Handle(lib.rails_prepared_free)
+        lib.rails_prepare(self._handle, layout.layout, nanoseconds(timeout), prepared)
+        return Prepared(self, prepared, layout)
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when every rank has called it as its next job: a job of no bytes.
@@ -151,7 +153,7 @@ class Group:
         ranks in which this rank's part has ended are not affected. Waits at most 10 s for the daemon."""
         lib.rails_leave(self._handle)
 
-    def _rows(self, array: Any, counts: Sequence[int], name: str) -> tuple[Place, _Bytes]:
+    def _rows(self, array: Any, counts: Sequence[int], name: str) -> tuple[Place, list[int]]:
         """Where an array lies, and the bytes of its rows for each rank."""
         place = array if isinstance(array, Place) else self._place(array, name)
         listed, row = _integers(counts, f"{name}_counts"), place.row
@@ -163,7 +165,7 @@ class Group:
         if sum(sizes) > place.length:
             raise InvalidArgumentError(f"{name}_counts {listed} need {sum(sizes)} bytes in rows of {row}, and "
                                        f"{name} has {place.length}")
-        return place, self._lengths(*sizes)
+        return place, sizes
 
     def _place(self, array: Any, name: str) -> Place:
         """Where an array lies, in shared memory or on the device."""
@@ -179,12 +181,10 @@ class Group:
 
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
                 capacities: bool, vote: int, handle: Handle | None = None, stream: Any = None, arrays: Any = None) -> Work:
-        self._client._prepare_await()
+        awaitable = self._client._prepare_await()  # before the library looks
         number = None if stream is None else self._stream(stream)
-        options, pointer = _options(tag, timeout, submit_timeout, capacities, vote, number), ctypes.c_void_p()
-        awaitable = self._client._ends.opened  # before the library looks
-        call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
-        job = Handle(pointer, lib.rails_job_free)
+        options, job = _options(tag, timeout, submit_timeout, capacities, vote, number), Handle(lib.rails_job_free)
+        call(handle or self._handle, what, options, job)
         if self._kept is not None:
             self._kept.add(job, arrays)
         return Work(self, job, awaitable)
@@ -219,8 +219,8 @@ class Prepared:
         """
         out = self._bytes(send_counts, self._send_rows, "send_counts")
         into = self._bytes(receive_counts, self._receive_rows, "receive_counts")
-        return self._group._submit(lambda handle, _, options, pointer: lib.rails_submit_prepared(
-            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, capacities, vote, self._handle)
+        return self._group._submit(lambda handle, _, options, job: lib.rails_submit_prepared(
+            handle, out, into, options, job), None, tag, timeout, submit_timeout, capacities, vote, self._handle)
 
     def _bytes(self, counts: Sequence[int] | None, rows: dict[int, int | None], name: str) -> _Bytes | None:
         """Bytes of each flow."""
@@ -250,7 +250,7 @@ def _options(tag: int, timeout: float | None, submit_timeout: float | None, capa
 def _integers(counts: Any, name: str) -> list[int]:
     listed = list(counts.tolist() if hasattr(counts, "tolist") else counts)
     try:
-        return [operator.index(count) for count in listed]
+        return list(map(operator.index, listed))
     except TypeError:
         raise TypeError(f"{name} is {listed}; it must be integers") from None
 
@@ -292,7 +292,7 @@ class _Layout:
 
 def _ranges(place: Place, indices: Any, name: str) -> npt.NDArray[Any]:
     """The ranges of an array, or of its rows with these indices; neighbours become one range."""
-    pointer = place.segment.pointer if place.segment else 0
+    pointer = place.segment.value if place.segment else 0
     if indices is None:
         return np.array([(pointer, place.offset, place.length)], _RANGE)
     indices = np.asarray(indices)

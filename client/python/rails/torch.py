@@ -85,6 +85,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta, options: Options, name: str):
         super().__init__(rank, size)
+        self._ranks = size  # as size(), which asks torch
         self._name, self._timeout = name, timeout.total_seconds()
         self._detail = dist.get_debug_level() == dist.DebugLevel.DETAIL
         shared = client(options.socket_dir)
@@ -171,9 +172,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _counts(self, tensor: torch.Tensor, splits: Sequence[int], name: str) -> list[int]:
         """Rows of a tensor for each rank."""
-        if tensor.dim() == 0:
+        shape, ranks = tensor.shape, self._ranks
+        if not shape:
             raise ValueError(f"{name} is a single number; its first axis must be rows")
-        length, ranks = tensor.size(0), self.size()
+        length = shape[0]
         if not splits:
             if length % ranks:
                 raise ValueError(f"{name} has {length} rows, which do not divide evenly by {ranks} ranks")
@@ -238,15 +240,21 @@ def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -
 
 def _gpu_of(name: str, sends: Parts, receives: Parts) -> torch.device | None:
     """The GPU on which the tensors are. None: they are in the processor's memory."""
-    if all(tensor.is_cpu for parts in (sends, receives) for tensor in parts.tensors):
-        return None
-    devices = {str(tensor.device): tensor for parts in (sends, receives) for tensor in parts.tensors}
-    for place, tensor in devices.items():
+    tensors = sends.tensors + receives.tensors
+    for tensor in tensors:
+        if not tensor.is_cpu:
+            return _one_gpu(name, tensors)
+    return None
+
+
+def _one_gpu(name: str, tensors: list[torch.Tensor]) -> torch.device:
+    for tensor in tensors:
         if not tensor.is_cpu and not tensor.is_cuda:
-            raise ValueError(f"{name}: a tensor on {place}; the backend rails takes tensors on cpu and cuda")
+            raise ValueError(f"{name}: a tensor on {tensor.device}; the backend rails takes tensors on cpu and cuda")
+    devices = sorted({str(tensor.device) for tensor in tensors})
     if len(devices) > 1:
-        raise ValueError(f"{name}: tensors on {' and '.join(sorted(devices))} in one operation; all must be on one device")
-    return next(iter(devices.values())).device
+        raise ValueError(f"{name}: tensors on {' and '.join(devices)} in one operation; all must be on one device")
+    return tensors[0].device
 
 
 def _refuse(operation: str) -> Callable[..., NoReturn]:
