@@ -274,8 +274,9 @@ class Agent : public EventHost {
 
   // Jobs. Submit() checks the ranges on the caller's thread. `done` gets OK when the submission is accepted, or was
   // accepted before with the same content. Otherwise it gets the reason for the refusal: ALREADY_EXISTS if the number
-  // was taken with other content, ABORTED if the group is broken and replayable. Submit() returns RESOURCE_EXHAUSTED when too many calls wait; then `done` is never called. Wait()
-  // answers with the report when the rank's part is terminal, or with the part's state when `timeout` passes.
+  // was taken with other content, ABORTED if the group is broken and replayable. Submit() returns RESOURCE_EXHAUSTED
+  // when too many calls wait; then `done` is never called. Wait() answers with the report when the rank's part is
+  // terminal, or with the part's state when `timeout` passes.
   virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
   // True when the session's jobs under way use so few ranges that a short submission can be checked quickly.
   virtual bool IsQuickToCheck(SessionId session) const = 0;

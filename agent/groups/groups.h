@@ -25,11 +25,11 @@ namespace railsd {
 struct Group {
   struct Member {
     bool local = false;
-    uint32_t place = 0;    // among the ranks of its node
-    PeerIndex peer;        // remote rank: its node
-    SessionId session;     // local rank: its trainer's
-    JobSeq last_seq;       // local rank: highest accepted submission
-    bool gone = false;     // local rank: it has left, or its session has ended
+    uint32_t place = 0;  // among the ranks of its node
+    PeerIndex peer;      // remote rank: its node
+    SessionId session;   // local rank: its trainer's
+    JobSeq last_seq;     // local rank: highest accepted submission
+    bool gone = false;   // local rank: it has left, or its session has ended
   };
   // A draining node waits until another node's ranks have ended the jobs up to `seq`, which its own ranks have ended.
   // `peer` is the one of the two that is not this node.

@@ -128,8 +128,7 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   // Describes the end: the daemon's process has ended, the daemon has closed the session, or this client has, because
   // of `broken` or of the descriptor channel.
   absl::Status HowItEnded(const absl::Status& broken) const;
-  absl::Status SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
-                        bool* known);
+  absl::Status SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline, bool* known);
   template <typename Response>
   absl::StatusOr<Response> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
                                 RingCalls::CallOptions options);

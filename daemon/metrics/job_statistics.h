@@ -35,7 +35,7 @@ class JobStatistics final : public AgentObserver {
     Histograms();
     prometheus::Histogram duration, wait_ranks, wait_peers, sending, receiving, bytes_sent, bytes_received, ratio;
     prometheus::Histogram efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
-    prometheus::Histogram speedup;  // over pinned rails
+    prometheus::Histogram speedup;                                      // over pinned rails
     prometheus::Counter actual_seconds, pinned_seconds, bound_seconds;  // of jobs, not of ranks
     BalanceHistograms sent, received, planned;
   };
