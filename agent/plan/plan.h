@@ -49,7 +49,7 @@ struct PlanFlow {
 
 struct PlanOptions {
   Policy policy = Policy::kLpt;
-  uint64_t chunk_bytes = 1 << 20;      // no chunk is longer
+  uint64_t chunk_bytes = 256 << 10;    // no chunk is longer
   uint64_t min_chunk_bytes = 8 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
   // A plan of one run takes this rail if others are equally good. Senders to one destination get different values,
   // because their ledgers go in step and they would all choose the same rail. Destinations of one sender get different

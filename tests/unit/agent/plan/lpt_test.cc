@@ -42,7 +42,7 @@ std::vector<PlanFlow> RandomFlows(const PlanOptions& options, Random* random) {
 PlanOptions RandomOptions(Random* random) {
   switch (random->Below(4)) {
     case 0:
-      return {};
+      return {.chunk_bytes = kMiB};
     case 1:
       return {.chunk_bytes = random->Between(2, 40), .min_chunk_bytes = 1};
     case 2: {
@@ -257,10 +257,10 @@ TEST(LptTest, BacklogBelowTheThresholdChangesOrderNotShares) {
   rails[0].backlog_bytes = kBacklogThresholdChunks * kMiB;
   Ledger ledger(2);
   PlanWorkspace plan;
-  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &ledger, &plan).ok());
+  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {.chunk_bytes = kMiB}, &ledger, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{32 * kMiB, 32 * kMiB}));
   // One piece that cannot be split avoids the rail with the backlog.
-  ASSERT_TRUE(BuildPlan(Flows({1000}), rails, kPeer, {}, &ledger, &plan).ok());
+  ASSERT_TRUE(BuildPlan(Flows({1000}), rails, kPeer, {.chunk_bytes = kMiB}, &ledger, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{0, 1000}));
 }
 
@@ -269,12 +269,12 @@ TEST(LptTest, BacklogPastTheThresholdCountsAsLoad) {
   rails[0].backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
   Ledger ledger(2);
   PlanWorkspace plan;
-  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &ledger, &plan).ok());
+  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {.chunk_bytes = kMiB}, &ledger, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{24 * kMiB, 40 * kMiB}));
   // The same backlog everywhere tilts nothing.
   rails[1].backlog_bytes = (kBacklogThresholdChunks + 16) * kMiB;
   Ledger even(2);
-  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {}, &even, &plan).ok());
+  ASSERT_TRUE(BuildPlan(Flows({64 * kMiB}), rails, kPeer, {.chunk_bytes = kMiB}, &even, &plan).ok());
   EXPECT_EQ(plan.rail_bytes, (std::vector<uint64_t>{32 * kMiB, 32 * kMiB}));
 }
 

@@ -16,7 +16,7 @@ PlanWorkspace Plan(Policy policy, const std::vector<PlanFlow>& flows, const std:
                    Ledger* ledger = nullptr) {
   Ledger fresh(rails.size());
   PlanWorkspace plan;
-  const PlanOptions options{.policy = policy};
+  const PlanOptions options{.policy = policy, .chunk_bytes = kMiB};
   EXPECT_TRUE(BuildPlan(flows, rails, kOtherPeer, options, ledger == nullptr ? &fresh : ledger, &plan).ok());
   ExpectIsPlan(flows, rails, options, plan);
   return plan;
