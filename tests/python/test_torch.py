@@ -7,10 +7,12 @@ import sys
 import time
 
 import pytest
+import torch
 
 import rails
 from conftest import ROOT, sockets, start_cluster
 from harness import eventually
+from rails import _torch_channel
 from rails._torch_channel import Channel, Parts, Pool, Work
 
 WORLD = 4
@@ -53,3 +55,40 @@ def test_abort_ends_a_submission_that_waits_for_a_daemon():
             channel.close(rails.CancelledError("aborted"))
             with pytest.raises(rails.CancelledError, match="operation 1, barrier: aborted"):
                 begun.result(60)
+
+
+class EndedMeanwhile:
+    """A job whose first wait fails, because the daemon is silent, and which then ends well."""
+
+    def __init__(self):
+        self.waits = 0
+
+    def _end(self, _):
+        self.waits += 1
+        if self.waits == 1:
+            raise rails.UnavailableError("railsd runs but does not answer", 14, None, ())
+
+    def done(self):
+        return True
+
+
+def test_an_output_that_lands_late_lands_whole(cluster, monkeypatch):
+    """The job's end decides, not what one wait has met; an interrupted copy is made again."""
+    with rails.connect(sockets(cluster)) as client:
+        pool = Pool(client)
+        outputs, memory = [torch.zeros(2), torch.zeros(2)], [torch.ones(2), torch.ones(2)]
+        work = Work("test", outputs, Parts({}), Parts({}), 0)
+        work._work, work._staging = EndedMeanwhile(), _torch_channel._Staging(pool)
+        work._staging._landing = list(zip(outputs, memory))
+        copies, copy = [], _torch_channel._copy
+
+        def interrupted_once(target, source):
+            copies.append(target)
+            if len(copies) == 2:
+                raise KeyboardInterrupt
+            copy(target, source)
+        monkeypatch.setattr(_torch_channel, "_copy", interrupted_once)
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        assert work.wait()
+        assert [output.tolist() for output in outputs] == [[1, 1], [1, 1]]

@@ -152,11 +152,10 @@ class _Staging:
     def finish(self, well: bool) -> None:
         """The operation has ended: brings the output to where it belongs, and gives the memory back. Once."""
         with self._lock:
-            landing, self._landing = self._landing, []
-            taken, self._taken = self._taken, []
-            for tensor, memory in landing if well else ():
+            for tensor, memory in self._landing if well else ():
                 _copy(tensor, memory)
-            self._pool.give(taken)
+            self._pool.give(self._taken)  # after all copies: if one is interrupted, the next call makes them again
+            self._landing, self._taken = [], []
 
     def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
@@ -310,12 +309,21 @@ class Work(_TorchWork):
             except rails.RailsError as failure:
                 if not self._work.done():  # the daemon does not answer, and may do so again
                     raise self.explained(failure) from None
-                error = self.explained(failure)
+                error = self._outcome()
         staging = self._staging
         if staging is not None:
             staging.finish(error is None)
             self._staging = None
         self._error, self._landed = error, True
+
+    def _outcome(self) -> Exception | None:
+        """How the job has ended: the same for every thread that asks, whatever its own wait has met."""
+        assert self._work is not None
+        try:
+            self._work._end(0)
+        except rails.RailsError as failure:
+            return self.explained(failure)
+        return None
 
     def explained(self, error: Exception) -> Exception:
         """The error, with what has failed, and ranks of the process group."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Generator
+from typing import TYPE_CHECKING, Any, Generator, NamedTuple
 
 from rails import _library
 from rails._library import Handle, interruptible, lib, nanoseconds
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 _FIRST_WAIT = 0.2
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The outcome of this rank's part of a job. Times are seconds."""
 
     seq: int  # number of the job in its group, from 1
@@ -51,42 +49,6 @@ class Report:
     copied_in_bytes: int
     copied_local_bytes: int
     slices: int
-
-    @classmethod
-    def _of(cls, job: Handle) -> Report:
-        """The report of a job that has ended. All fields are read when the first is used: most reports are dropped unread."""
-        report = cls.__new__(cls)
-        report.__dict__["_job"] = job
-        return report
-
-    def _read(self, job: Handle) -> None:
-        """Reads the fields, and lets go of the job."""
-        out = _library.Report(ctypes.sizeof(_library.Report))
-        lib.rails_job_report(job, out)
-        rails = out.rail_count
-        self.__dict__.update(
-            seq=out.seq, bytes_sent=out.bytes_sent, bytes_received=out.bytes_received, elapsed=out.elapsed_ns / 1e9,
-            waiting_for_ranks=out.waiting_for_ranks_ns / 1e9, waiting_for_peers=out.waiting_for_peers_ns / 1e9,
-            to_first_chunk=out.to_first_chunk_ns / 1e9, node_bound=out.node_bound_ns / 1e9, ratio_to_bound=out.ratio_to_bound,
-            rail_tx_bytes=tuple(out.rail_tx_bytes[:rails]), rail_rx_bytes=tuple(out.rail_rx_bytes[:rails]),
-            eager_sent_bytes=out.eager_sent_bytes, eager_received_bytes=out.eager_received_bytes,
-            lost_ranks=tuple(out.lost_ranks[:out.lost_rank_count]), replays=out.replays,
-            received_by_rank=tuple(out.received_by_rank[:out.received_count]), highest_vote=out.highest_vote,
-            copied_out_bytes=out.copied_out_bytes, copied_in_bytes=out.copied_in_bytes, copied_local_bytes=out.copied_local_bytes,
-            slices=out.slices, _job=None)
-
-    if not TYPE_CHECKING:  # else every name would pass for a field
-
-        def __getattr__(self, name: str) -> Any:
-            job = self.__dict__.get("_job")
-            if job is not None:
-                self._read(job)
-            if name not in self.__dict__:
-                raise AttributeError(f"a report has no {name}")
-            return self.__dict__[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 class Work:
@@ -132,7 +94,7 @@ class Work:
             AbortedError: the daemon has exited, or a rank has left the group.
         """
         self._end(timeout)
-        return Report._of(self._handle)
+        return self.report
 
     def _end(self, timeout: float | None) -> None:
         """wait() without the report."""
@@ -182,9 +144,14 @@ class Work:
         Raises:
             FailedPreconditionError: the job has not ended.
         """
-        report = Report._of(self._handle)
-        report._read(self._handle)
-        return report
+        out = _library.Report(ctypes.sizeof(_library.Report))
+        lib.rails_job_report(self._handle, out)
+        rails = out.rail_count
+        return Report(out.seq, out.bytes_sent, out.bytes_received, out.elapsed_ns / 1e9, out.waiting_for_ranks_ns / 1e9,
+                      out.waiting_for_peers_ns / 1e9, out.to_first_chunk_ns / 1e9, out.node_bound_ns / 1e9,
+                      out.ratio_to_bound, tuple(out.rail_tx_bytes[:rails]), tuple(out.rail_rx_bytes[:rails]),
+                      out.eager_sent_bytes, out.eager_received_bytes, tuple(out.lost_ranks[:out.lost_rank_count]),
+                      out.replays, tuple(out.received_by_rank[:out.received_count]), out.highest_vote, out.copied_out_bytes, out.copied_in_bytes, out.copied_local_bytes, out.slices)
 
     def _wait_once(self, timeout: float) -> bool:
         done = ctypes.c_int32()
