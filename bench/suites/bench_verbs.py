@@ -75,10 +75,10 @@ def measure(options):
                f"the same with one of the rails at 25 Mbit/s ({min(uneven['ratios']):.3f} to "
                f"{max(uneven['ratios']):.3f}), {uneven['drops']} packets dropped"),
         Result("verbs.completions", counted["completions"] / gib, "per GiB", None,
-               f"polled, with chunks of 1 MiB, 4 under way to a peer on a rail: {counted['completions']} for "
+               f"polled, with 4 MiB under way to a peer on a rail: {counted['completions']} for "
                f"{counted['tx_chunks']} chunks and {counted['work_requests']} work requests"),
         Result("verbs.completions_16", wide["completions"] / wide["tx_payload_bytes"] * GIB, "per GiB", None,
-               f"the same with 16 under way: {wide['completions']} for {wide['tx_chunks']} chunks"),
+               f"the same with 16 MiB under way: {wide['completions']} for {wide['tx_chunks']} chunks"),
         Result("verbs.chunks", counted["tx_chunks"] / gib, "per GiB", None, "chunks in the same run"),
         Result("verbs.fences", counted["tx_fences"] / counted["jobs"], "per job", 8,
                "two ordered pairs of ranks on different nodes x four rails"),

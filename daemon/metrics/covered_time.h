@@ -12,7 +12,7 @@ namespace railsd {
 // Intervals come in the order of their ends, and may begin at any time before. Not thread-safe.
 class CoveredTime {
  public:
-  // Returns how much of the interval no earlier one covers.
+  // Returns how much of the interval no earlier one covers; less if it covers hundreds of gaps between earlier ones.
   absl::Duration Add(absl::Time begin, absl::Time end) {
     if (!spans_.empty()) end = std::max(end, spans_.back().end);
     absl::Duration covered;
@@ -22,7 +22,10 @@ class CoveredTime {
       covered += last.end - std::max(last.begin, begin);
       joined.begin = std::min(joined.begin, last.begin);
     }
-    if (spans_.size() == kMostSpans) spans_.erase(spans_.begin());  // only a very long interval would still meet it
+    if (spans_.size() == kMostSpans) {  // the gap between the oldest two counts as covered from now on
+      spans_[1].begin = spans_[0].begin;
+      spans_.erase(spans_.begin());
+    }
     spans_.push_back(joined);
     return end - begin - covered;
   }

@@ -119,7 +119,7 @@ const Key kKeys[] = {
     {"network.window", "--window", "SIZE", "0", "Bytes in flight of a pair of NICs; 0: two bandwidth-delay products and a share of the queue.", KeyUse::kPacket, [](Text t, Scenario* s) { return ParseSize(t, 0, &s->packet.window_bytes); }},
 
     {"policy", "--policy", "NAME", "all", "Policies that are compared at every point.", KeyUse::kAlways, nullptr},
-    {"chunk", "--chunk", "SIZE", "1MiB", "Largest chunk of policies that cut flows.", KeyUse::kAlways, [](Text t, Scenario* s) { return ParseSize(t, 1, &s->chunk_bytes); }},
+    {"chunk", "--chunk", "SIZE", "1MiB", "Largest chunk of policies that cut flows; a daemon's is 256 KiB unless `plan.chunk` is set.", KeyUse::kAlways, [](Text t, Scenario* s) { return ParseSize(t, 1, &s->chunk_bytes); }},
     {"min_chunk", "--min-chunk", "SIZE", "8KiB", "Smallest chunk of this project's planner.", KeyUse::kAlways, [](Text t, Scenario* s) { return ParseSize(t, 1, &s->min_chunk_bytes); }},
     {"seed", "--seed", "N", "1", "Seed of all that is drawn.", KeyUse::kAlways, [](Text t, Scenario* s) { return SetInteger(t, 0, UINT64_MAX, &s->seed); }},
 

@@ -30,7 +30,7 @@ def bare(build, rails):
 
 def daemons(build, rails, busy_poll="0s", window="4MiB"):
     """MB/s of two daemons over so many rails, every byte verified; and what was counted for it."""
-    # Fast enough on paper for chunks of 1 MiB; as many of them under way as in the bare loop.
+    # As many bytes under way as in the bare loop.
     settings = rdma.settings(data={"window": window}, verbs={"busy_poll": busy_poll})
     settings.rails, settings.speed = rails, "4gbit"
     with clusters.Cluster(settings, build, addresses=rdma.pair()) as cluster:

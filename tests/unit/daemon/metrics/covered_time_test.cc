@@ -24,6 +24,18 @@ TEST(CoveredTimeTest, TimeThatSeveralCoverCountsOnce) {
   EXPECT_EQ(time.Add(At(41), At(41)), absl::ZeroDuration());
 }
 
+// A long job around more gaps than are kept.
+TEST(CoveredTimeTest, NeverCountsTimeTwice) {
+  CoveredTime time;
+  absl::Duration sum;
+  for (int64_t i = 0; i < 1000; ++i) sum += time.Add(At(10 * i), At(10 * i + 4));
+  EXPECT_EQ(sum, absl::Seconds(4000));
+  sum += time.Add(At(0), At(10'000));
+  EXPECT_LE(sum, absl::Seconds(10'000));
+  EXPECT_GE(sum, absl::Seconds(5500)) << "the latest gaps are known";
+  EXPECT_EQ(time.Add(At(0), At(10'000)), absl::ZeroDuration());
+}
+
 TEST(CoveredTimeTest, IsTheUnionOfRandomIntervals) {
   std::mt19937_64 random = testing::SeededRandom();
   CoveredTime time;
