@@ -71,7 +71,8 @@ def effort(cell, is_quick):
     if cell.state == "dying":
         return 1, 3, 1
     if cell.state == "unshaped":
-        return (1, 4, 1) if is_quick else (3, 6, 1)
+        # A job takes 50 ms, and the first use of memory, which training pays once, as long.
+        return (2, 12, 2) if is_quick else (3, 20, 2)
     rounds, steps = {1: (3, 5), 16: (2, 3), 64: (2, 1)}[cell.mib]
     if cell.ranks * cell.mib == 256:
         rounds = 1
