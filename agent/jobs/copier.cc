@@ -184,20 +184,4 @@ void ThreadCopier::Loop(size_t index) {
   }
 }
 
-void InlineCopier::Submit(CopyTask task) {
-  results_.push_back({task.job, task.index, RunStep(task, 0, task.from->total_bytes())});
-}
-
-void InlineCopier::Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job) {
-  chore();
-  if (job.has_value()) results_.push_back({*job, CopyResult::kChore, absl::OkStatus()});
-}
-
-bool InlineCopier::TakeResult(CopyResult* result) {
-  if (held || results_.empty()) return false;
-  *result = std::move(results_.front());
-  results_.pop_front();
-  return true;
-}
-
 }  // namespace railsd

@@ -136,20 +136,6 @@ class ThreadCopier final : public Copier {
   std::vector<std::thread> threads_;
 };
 
-// Does the copy inside Submit(); for tests.
-class InlineCopier final : public Copier {
- public:
-  void Submit(CopyTask task) override;
-  bool TakeResult(CopyResult* result) override;
-  size_t depth() const override { return results_.size(); }
-  void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) override;
-  // While set, results are kept back.
-  bool held = false;
-
- private:
-  std::deque<CopyResult> results_;
-};
-
 }  // namespace railsd
 
 #endif  // RAILSD_AGENT_JOBS_COPIER_H_

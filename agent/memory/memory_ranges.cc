@@ -74,17 +74,4 @@ absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, ui
   return absl::OkStatus();
 }
 
-absl::Status CopyBetweenRanges(const MemoryRanges& from, const MemoryRanges& to, uint64_t limit_bytes,
-                               uint64_t* done_bytes) {
-  if (from.total_bytes() != to.total_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("copy from ", from.total_bytes(), " bytes to ", to.total_bytes(), " bytes: the totals differ"));
-  }
-  const uint64_t length = std::min(limit_bytes, from.total_bytes() - *done_bytes);
-  uint64_t moved = 0;
-  absl::Status status = CopyRangeBytes(from, to, *done_bytes, length, &moved);
-  *done_bytes += moved;
-  return status;
-}
-
 }  // namespace railsd

@@ -135,13 +135,8 @@ class MemoryRanges {
   std::shared_ptr<const MemoryTable> table_;
 };
 
-// Copies all of `from` into `to` (equal totals), of which pages may be missing.
-// `*done_bytes` counts progress; call again until it reaches the total. At most `limit_bytes` are moved per call.
-// Errors: FAILED_PRECONDITION when a page of either side cannot be touched.
-absl::Status CopyBetweenRanges(const MemoryRanges& from, const MemoryRanges& to, uint64_t limit_bytes,
-                               uint64_t* done_bytes);
-
-// The same for bytes [offset, offset + length) of both, which lie inside both; `*done_bytes` counts from `offset`.
+// Copies bytes [offset, offset + length) of `from`, which lie inside both, to the same place of `to`. Pages may be
+// missing. `*done_bytes` counts progress from `offset`. FAILED_PRECONDITION: a page of either side cannot be touched.
 absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, uint64_t offset_bytes,
                             uint64_t length_bytes, uint64_t* done_bytes);
 

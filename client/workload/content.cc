@@ -117,12 +117,6 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, const TraceOptions& opt
   return ParseTrace(*content, path, options);
 }
 
-absl::StatusOr<TrafficMatrix> ReadMatrix(const std::string& path, const ReadLimits& limits) {
-  const absl::StatusOr<std::string> content = ReadContent(path, limits);
-  if (!content.ok()) return content.status();
-  return ParseMatrix(*content, path, limits);
-}
-
 absl::StatusOr<Trace> ReadTraceOrMatrix(const std::string& path, const TraceOptions& options) {
   const absl::StatusOr<std::string> content = ReadContent(path, options.limits);
   if (!content.ok()) return content.status();

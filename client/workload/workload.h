@@ -97,9 +97,8 @@ absl::StatusOr<Trace> ParseTrace(std::string_view content, std::string_view name
 // Bytes, one row per source: numbers separated by commas, semicolons or blanks, `#` starts a comment; or JSON, an array
 // of arrays or an object with such an array under "matrix". Plain or gzip. A fraction of a byte is rounded to nearest.
 
-// Errors as for ReadTrace. INVALID_ARGUMENT, with row and column from 1: the matrix is empty or not square, or a cell
+// INVALID_ARGUMENT, with row and column from 1: the matrix is empty or not square, or a cell
 // is no number, negative, not finite or over the limit.
-absl::StatusOr<TrafficMatrix> ReadMatrix(const std::string& path, const ReadLimits& limits = {});
 absl::StatusOr<TrafficMatrix> ParseMatrix(std::string_view content, std::string_view name,
                                           const ReadLimits& limits = {});
 

@@ -92,8 +92,6 @@ bool IsModel(const Scenario& scenario) {
   return scenario.workload == kCustomModel || FindModel(scenario.workload).ok();
 }
 
-bool IsGenerated(const Scenario& scenario) { return rails::workload::ParseGenerator(scenario.workload).ok(); }
-
 std::vector<std::string> WorkloadNames() {
   std::vector<std::string> names;
   for (const rails::workload::Generator generator : rails::workload::kAllGenerators) {

@@ -78,8 +78,7 @@ struct Scenario {
 inline constexpr char kFileWorkload[] = "file";
 inline constexpr char kCustomModel[] = "model";
 
-bool IsModel(const Scenario& scenario);      // a published shape or parameters of one
-bool IsGenerated(const Scenario& scenario);  // by client/workload
+bool IsModel(const Scenario& scenario);  // a published shape or parameters of one
 // All workloads by name: generators, models, "model" and "file".
 std::vector<std::string> WorkloadNames();
 

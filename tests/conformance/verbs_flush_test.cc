@@ -88,8 +88,8 @@ TEST_P(VerbsSuite, NoByteOfADmaBufIsTouchedByACopy) {
   Append(&device, *segment, 0, 4096);
   Append(&host, MakeSegment(4096), 0, 4096);
   uint64_t done = 0;
-  EXPECT_EQ(CopyBetweenRanges(host, device, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(CopyBetweenRanges(device, host, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyRangeBytes(host, device, 0, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyRangeBytes(device, host, 0, 4096, &done).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(done, 0u);
 }
 

@@ -49,12 +49,6 @@ absl::Status GrowSegments(const TrafficMatrix& ranks, uint32_t ranges_per_flow, 
 
 }  // namespace
 
-size_t Exchange::phases() const {
-  size_t count = 0;
-  for (const ExchangeStep& step : steps) count += step.phases.size();
-  return count;
-}
-
 absl::StatusOr<Exchange> PlanExchange(std::vector<workload::Step> steps, const ExchangeOptions& options) {
   if (absl::Status status = CheckSizes(steps, options); !status.ok()) return status;
   Exchange exchange;

@@ -37,7 +37,6 @@ struct Exchange {
   uint64_t send_segment_bytes = 0, receive_segment_bytes = 0;  // large enough for every rank and phase
 
   uint32_t ranks() const { return nodes * ranks_per_node; }
-  size_t phases() const;
 };
 
 struct ExchangeOptions {

@@ -16,6 +16,7 @@
 
 #include "agent/engine/engine.h"
 #include "tests/support/fake/fake_fabric.h"
+#include "tests/unit/agent/jobs/inline_copier.h"
 
 namespace railsd::testing {
 

@@ -118,8 +118,8 @@ TEST(SegmentTest, ADmaBufIsNotMappedAndNoCopyReachesIt) {
   EXPECT_TRUE(there.may_be_device_memory());
   EXPECT_FALSE(here.may_be_device_memory());
   uint64_t done = 0;
-  EXPECT_EQ(CopyBetweenRanges(here, there, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(CopyBetweenRanges(there, here, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyRangeBytes(here, there, 0, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CopyRangeBytes(there, here, 0, 5000, &done).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(SegmentTest, RefusesADmaBufThatIsShorterOrMayNotBeWritten) {
