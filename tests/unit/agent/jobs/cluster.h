@@ -111,7 +111,7 @@ class Buffer {
 struct Node final : public ControlLink {
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
   absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) override {
-    const absl::Status fits = does_not_fit ? does_not_fit(message) : absl::OkStatus();
+    absl::Status fits = does_not_fit ? does_not_fit(message) : absl::OkStatus();
     if (fits.ok()) Send(node, std::move(message));
     return fits;
   }

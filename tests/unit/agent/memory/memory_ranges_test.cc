@@ -12,7 +12,6 @@
 namespace railsd {
 namespace {
 
-using testing::MakeMemfd;
 using testing::MakeSegment;
 using testing::RandomBytes;
 using testing::ReadAll;
