@@ -18,10 +18,11 @@ constexpr uint64_t kMinMovableBytes = 64 << 10;
 // emulated fabric of slow rails 4 ms took 5 % longer where a node sends much to a busy receiver, and 6 ms took 10 %
 // longer for jobs of 10 ms.
 constexpr double kWindowSeconds = 4.5e-3;
-// A window has at least these pieces: some on the wire, some behind them, and as many whose acknowledgements are under
-// way. Fast rails have no more. 8 chunks carry 25 Gbit/s over links of 100 us; 12 left the processors' caches between
-// the kernel's two copies, and the same bytes took 12 % more processor time.
-constexpr uint64_t kWindowPieces = 8;
+// A window has at least 3 pieces: one on the wire, one behind it, one whose acknowledgement is under way. Short ones
+// are as many as make up this size, 8 at most, which carries 25 Gbit/s over links of 100 us. 3 MiB left the
+// processors' caches between the kernel's two copies, and the same bytes took 12 % more processor time.
+constexpr uint64_t kLeastWindowPieces = 3, kMostWindowPieces = 8;
+constexpr uint64_t kWindowBytes = 2 << 20;
 // Very fast rails have windows of at least this time, so that the rail's thread is not woken more often.
 constexpr double kLeastWindowSeconds = 2e-4;
 // The most chunks in flight to one peer, even if they are small: a transport holds a bounded number for all peers.
@@ -97,7 +98,8 @@ RailScheduler::Window RailScheduler::MakeWindow(double least_seconds, uint64_t l
 
 void RailScheduler::SetWindows(double speed_bytes_per_s) {
   speed_ = speed_bytes_per_s;
-  window_ = MakeWindow(kLeastWindowSeconds, kWindowPieces, kWindowSeconds);
+  const uint64_t pieces = std::clamp(kWindowBytes / options_.chunk_bytes, kLeastWindowPieces, kMostWindowPieces);
+  window_ = MakeWindow(kLeastWindowSeconds, pieces, kWindowSeconds);
   yielding_ = MakeWindow(kYieldingPart * kLeastWindowSeconds, kYieldingPieces, 0);
   // Nominal: while lower priorities pause nothing measures the rail, so a pause must not grow with an old measure.
   yielding_time_ = absl::Seconds(static_cast<double>(yielding_.bytes) / options_.speed_bytes_per_s);
