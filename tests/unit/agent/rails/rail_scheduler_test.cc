@@ -15,8 +15,18 @@ TEST_F(RailSchedulerTest, PiecesAndWindowsFollowFromTheSpeed) {
   SetUpRail(50e9);
   EXPECT_EQ(progress_.movable_bytes, kMiB);
   EXPECT_EQ(progress_.window_bytes, 10'000'000u) << "what the rail carries in 200 us";
+  SetUpRail(3.125e9);
+  EXPECT_EQ(progress_.window_bytes, 3 * kMiB);
+  SetUpRail(3.125e9, kMiB / 4);
+  EXPECT_EQ(progress_.window_bytes, 2 * kMiB) << "more of short chunks";
+  SetUpRail(3.125e9, 16 << 10);
+  EXPECT_EQ(progress_.window_bytes, 625'000u) << "8 of very short ones are less than 200 us";
+  SetUpRail(50e9, kMiB / 4);
+  EXPECT_EQ(progress_.movable_bytes, kMiB);
+  SetUpRail(50e9, 4 * kMiB);
+  EXPECT_EQ(progress_.movable_bytes, 4 * kMiB);
   SetUpRail(50e9, 4096);
-  EXPECT_EQ(progress_.movable_bytes, 4096u);
+  EXPECT_EQ(progress_.movable_bytes, 4u * 4096);
 }
 
 TEST_F(RailSchedulerTest, TheWindowBoundsWhatIsPostedToAPeer) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/seeds.h"
@@ -16,6 +17,7 @@ using rails::workload::Generator;
 using rails::workload::TrafficMatrix;
 
 constexpr double kRounding = 1 + 1e-6;
+constexpr uint64_t kDaemonsChunkBytes = PlanOptions().chunk_bytes;
 
 double SecondsOf(const Fabric& fabric, const TrafficMatrix& matrix, std::string_view policy, double tolerance = 1e-3) {
   return MustSimulate({.fabric = fabric, .matrix = matrix, .policy = policy, .fluid = {.tolerance = tolerance}})
@@ -265,13 +267,19 @@ TEST(CompareTest, LateBindingCostsLittleOnRailsOfVeryUnequalSpeed) {
   Fabric fabric = MakeFabric(4, 4, 2);
   fabric.rail_bytes_per_second = {12.5e9, 3.125e9, 12.5e9, 6.25e9};
   fabric.propagation = absl::Microseconds(1);
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
-    const TrafficMatrix matrix = MakeMatrix(Generator::kMixtral, 4, 64 * kMiB, seed, 2);
-    const auto carry = [&](std::string_view policy) {
-      return MustSimulate({.fabric = fabric, .matrix = matrix, .policy = policy, .mode = NetworkMode::kPacket});
-    };
-    const Outcome moved = carry("planner"), stayed = carry("planner_static");
-    EXPECT_LE(moved.seconds, 1.1 * stayed.seconds) << seed;
+  for (const uint64_t chunk_bytes : {kMiB, kDaemonsChunkBytes}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      const TrafficMatrix matrix = MakeMatrix(Generator::kMixtral, 4, 64 * kMiB, seed, 2);
+      const auto carry = [&](std::string_view policy) {
+        return MustSimulate({.fabric = fabric,
+                             .matrix = matrix,
+                             .policy = policy,
+                             .mode = NetworkMode::kPacket,
+                             .chunk_bytes = chunk_bytes});
+      };
+      const Outcome moved = carry("planner"), stayed = carry("planner_static");
+      EXPECT_LE(moved.seconds, 1.1 * stayed.seconds) << seed << ", chunks of " << chunk_bytes;
+    }
   }
 }
 
@@ -287,6 +295,20 @@ TEST(CompareTest, LateBindingCostsNothingOnUnequalRails) {
       EXPECT_LE(carry("planner").seconds, 1.002 * carry("planner_static").seconds) << seed << ", " << slower;
     }
   }
+}
+
+// A window of the daemon's short chunks still covers what is under way.
+TEST(CompareTest, WindowsDoNotStarveRailsOfModerateDelay) {
+  Fabric fabric = MakeFabric(2, 1, 1);
+  fabric.rail_bytes_per_second = {3.125e9};
+  fabric.propagation = absl::Microseconds(100);
+  const TrafficMatrix matrix = MakeMatrix(Generator::kUniform, 2, 64 * kMiB, 1, 1);
+  const Outcome outcome = MustSimulate({.fabric = fabric,
+                                        .matrix = matrix,
+                                        .policy = "planner",
+                                        .mode = NetworkMode::kPacket,
+                                        .chunk_bytes = kDaemonsChunkBytes});
+  EXPECT_LT(outcome.seconds, 1.05 * BoundSeconds(fabric, matrix));
 }
 
 TEST(CompareTest, BytesInsideANodeUseItsOwnSpeed) {
