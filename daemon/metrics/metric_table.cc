@@ -36,7 +36,8 @@ the real one makes pinned rails look slower than they are. `railsd_job_ratio_to_
 | 1 | The busiest NIC would have been as fast at best. |
 | below 1 | The time is not that of the wire: the job is small, or waited for peers. Pinned rails would have had the same waits. |
 
-A mean over jobs says little, because small jobs count as much as large ones.
+A mean over jobs says little, because small jobs count as much as large ones. Each rank of the node counts its jobs, as in the other
+histograms.
 `railsd_job_placement_seconds_total` adds the times up: pinned over actual tells how many times as long all exchanges, one
 after the other, would have taken at least. Time in which several jobs were under way counts once there, and a job counts once for all ranks of the node.
 Jobs that went on without lost ranks are left out, here and in the ratio to the bound. Rails that are drained count for the pinned time as if they were not.
