@@ -47,9 +47,13 @@ class Inbox {
     messages_.pop_front();
     return message;
   }
+  bool empty() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return messages_.empty();
+  }
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   internal::WaitQueue changed_;
   std::deque<Message> messages_ ABSL_GUARDED_BY(mutex_);
 };

@@ -220,9 +220,10 @@ bool Worker::SubmitSlice(uint32_t buffer) {
   if (slice.number < operation.leading()) exchange.vote = operation.course.vote = VoteIn(slice);
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {
-    // The group is over, and a slice that is under way knows why; or the daemon takes more when one has ended.
+    // The group is over, and a slice that is under way knows why, or a message that waits (Cancel() ends the group when
+    // its own is there); or the daemon takes more when one has ended.
     const bool later = absl::IsFailedPrecondition(job.status()) || absl::IsResourceExhausted(job.status());
-    if (later && AnySubmitted()) return false;
+    if (later && (AnySubmitted() || !inbox_->empty())) return false;
     Fail(operation, InJob(job.status(), operation));
     DropSlice(buffer);
     return true;

@@ -255,6 +255,25 @@ TEST_F(CudaFailureTest, CancelEndsTheGroup) {
   });
 }
 
+// Cancel() ends a submission that waits for a daemon: the worker is told of the end before it is told why.
+TEST_F(CudaFailureTest, CancelOfASubmissionThatWaits) {
+  MemoryCluster cluster(kRanks, 1);
+  std::barrier together(kRanks);
+  OnRanks(kRanks, [&](uint32_t number) {
+    Rank rank(cluster, number, kRanks, kStaging);
+    Exchange exchange(rank);
+    together.arrive_and_wait();
+    cluster.StallSubmissions();
+    together.arrive_and_wait();
+    auto job = rank.group->Submit(exchange.job, rank.stream, kLimit);
+    EXPECT_TRUE(Until([&] { return cluster.stalled() == kRanks; }));
+    together.arrive_and_wait();
+    EXPECT_TRUE(number != 0 || (*job)->Cancel().ok());
+    const absl::StatusCode code = EndOf(job).code();
+    EXPECT_EQ(code, number == 0 ? absl::StatusCode::kCancelled : absl::StatusCode::kFailedPrecondition);
+  });
+}
+
 TEST_F(CudaFailureTest, ADroppedGroupEndsItsJobs) {
   MemoryCluster cluster(kRanks, 1);
   OnRanks(kRanks, [&](uint32_t number) {

@@ -165,7 +165,9 @@ class MemoryFabric {
   }
 
   absl::StatusOr<std::shared_ptr<rails::Job>> Submit(uint32_t rank, const rails::AllToAllv& exchange) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    stalled_ += stalls_;
+    changed_.wait(lock, [this] { return !stalls_ || !over_.ok(); });
     if (!over_.ok()) return absl::FailedPreconditionError(over_.message());
     if (members_[rank].last_seq - ended_ >= max_jobs_) return absl::ResourceExhaustedError("limits.max_jobs_per_group");
     const uint64_t seq = ++members_[rank].last_seq;
@@ -186,6 +188,7 @@ class MemoryFabric {
       if (!over_.ok()) return;
       over_ = why;
       lost.swap(pending_);
+      changed_.notify_all();
     }
     for (auto& [seq, pending] : lost) End(pending, why);
   }
@@ -215,6 +218,14 @@ class MemoryFabric {
   uint64_t jobs() const {
     std::lock_guard lock(mutex_);
     return jobs_;
+  }
+  void StallSubmissions() {
+    std::lock_guard lock(mutex_);
+    stalls_ = true;
+  }
+  uint32_t stalled() const {
+    std::lock_guard lock(mutex_);
+    return stalled_;
   }
 
  private:
@@ -328,7 +339,8 @@ class MemoryFabric {
   std::map<uint64_t, Pending> pending_;
   std::map<uint64_t, absl::Status> failures_;
   absl::Status over_;
-  bool held_ = false, stopping_ = false;
+  bool held_ = false, stopping_ = false, stalls_ = false;
+  uint32_t stalled_ = 0;
   std::atomic<bool> tcp_ = false, ignores_votes_ = false;
   uint64_t tampered_seq_ = 0;
   uint32_t tampered_from_ = 0;
@@ -413,5 +425,7 @@ void MemoryCluster::IgnoreVotes() { fabric_->IgnoreVotes(); }
 void MemoryCluster::UseTcp() { fabric_->set_tcp(true); }
 void MemoryCluster::Hold(bool held) { fabric_->Hold(held); }
 uint64_t MemoryCluster::jobs() const { return fabric_->jobs(); }
+void MemoryCluster::StallSubmissions() { fabric_->StallSubmissions(); }
+uint32_t MemoryCluster::stalled() const { return fabric_->stalled(); }
 
 }  // namespace railsd::testing

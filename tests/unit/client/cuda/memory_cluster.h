@@ -35,6 +35,10 @@ class MemoryCluster {
   void Tamper(uint64_t seq, uint32_t from, std::function<void(std::string*)> change);
   // Jobs stay unfinished while it is held.
   void Hold(bool held);
+  // Submissions wait from now on until a rank has left the group, as if the daemons did not answer.
+  void StallSubmissions();
+  // Number of those that wait.
+  uint32_t stalled() const;
   // Jobs that all ranks have submitted so far.
   uint64_t jobs() const;
 
