@@ -287,6 +287,14 @@ bool Cluster::HasReceived(size_t n, size_t rail) const {
   });
 }
 
+uint64_t Cluster::ReceivedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& node : nodes_) {
+    for (const auto& rail : node->rails) bytes += rail->counters().rx_payload_bytes.load();
+  }
+  return bytes;
+}
+
 void Cluster::ExpectNothingOpen() {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     const AgentSnapshot snapshot = nodes_[n]->engine->Snapshot(0);

@@ -193,6 +193,8 @@ class Cluster {
   std::shared_ptr<const Segment> AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
   // Bytes have come to node `n` over the rail.
   bool HasReceived(size_t n, size_t rail) const;
+  // Bytes that have come over all framed rails.
+  uint64_t ReceivedBytes() const;
   FakeFabric& fabric() { return fabric_; }
   std::string AddressOf(size_t n, size_t rail) { return nodes_[n]->rails[rail]->transport().Info().address; }
   // No key, zone, queued or posted byte is left anywhere.

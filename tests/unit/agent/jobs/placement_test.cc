@@ -97,7 +97,10 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     exchange.SetLengths(lengths, seed);
     const size_t pieces = random() % 2 == 0 ? 2 : 900;
     for (uint32_t r = 0; r < world; ++r) ASSERT_TRUE(exchange.trainer(r).Submit(exchange.For(r, 1, pieces)).ok());
-    cluster.Run([n = 20 + random() % 200]() mutable { return n-- == 0; });
+    uint64_t to_carry = 0;
+    for (const auto& row : lengths) to_carry = std::accumulate(row.begin(), row.end(), to_carry);
+    const uint64_t enough = to_carry * (random() % 100) / 100;  // then the job is cancelled
+    cluster.Run([&] { return to_carry > 0 && cluster.ReceivedBytes() >= enough; });
     if (random() % 3 == 0) cluster.FailRails(1, random);
     cluster.node(place[0]).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)},
                                           Rank(0), [](absl::Status) {});
