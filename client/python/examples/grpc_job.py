@@ -42,7 +42,10 @@ class Session:
     def __init__(self, folder):
         self.descriptor = importlib.import_module("rails.v1.descriptor_pb2")
         self.packets = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.packets.connect(f"{folder}/descriptors.sock")
+        try:
+            self.packets.connect(f"{folder}/descriptors.sock")
+        except OSError as error:
+            sys.exit(f"grpc_job.py: no daemon answers at {folder}/descriptors.sock: {error.strerror}")
         opened = self.ask(open_session={"min_version": 1, "max_version": 1, "client_name": "grpc_job.py"}).open_session
         self.metadata = [("rails-session-token", opened.token)]
         self.channel = grpc.insecure_channel(f"unix:{folder}/client.sock")

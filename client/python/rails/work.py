@@ -21,30 +21,54 @@ _FIRST_WAIT = 0.2
 
 
 class Report(NamedTuple):
-    """The outcome of this rank's part of a job. Times are seconds."""
+    """The outcome of this rank's part of a job.
 
-    seq: int  # number of the job in its group, from 1
+    Times are seconds. Figures "of the node" are of the whole job on this node: of all its ranks here.
+
+    Attributes:
+        seq: number of the job in its group, from 1.
+        bytes_sent: by this rank, to ranks of its node and to itself, too.
+        bytes_received: by this rank, in the same way.
+        elapsed: from the acceptance of this rank's submission to its end.
+        waiting_for_ranks: from then until the last rank of this node had submitted.
+        waiting_for_peers: from then until every peer was ready.
+        to_first_chunk: from acceptance until a rail got the job's first chunk. 0: nothing left the node.
+        node_bound: the least time, of the node: max(out, in) / sum of the rails' speeds.
+        ratio_to_bound: time since the last rank of the node submitted, over `node_bound`; below 1, the rails are faster
+            than their configured speeds. 0: nothing left the node.
+        rail_tx_bytes: sent by each rail, of the node.
+        rail_rx_bytes: received by each rail, of the node.
+        eager_sent_bytes: of the node: bytes of short exchanges, which went with messages and no rail carried.
+        eager_received_bytes: as above.
+        lost_ranks: recovery "degrade": ranks that were lost before all their bytes were exchanged.
+        replays: recovery "wait": how often the job was submitted again.
+        received_by_rank: capacities: bytes of each source, as it said; else empty.
+        highest_vote: if the job has succeeded, the highest `vote` of all ranks, the same at every rank; otherwise the
+            highest that is known. Recovery "degrade": the vote of a lost rank counts only where its node had told it,
+            so ranks may see different numbers after a loss.
+        copied_out_bytes: in a group with a device, else 0: bytes that GPUs have copied to pinned memory.
+        copied_in_bytes: the same, from pinned memory.
+        copied_local_bytes: the same, from other ranks of the node.
+        slices: the same: jobs of the daemon, of which the figures above are the sums.
+    """
+
+    seq: int
     bytes_sent: int
     bytes_received: int
     elapsed: float
     waiting_for_ranks: float
     waiting_for_peers: float
-    to_first_chunk: float  # from acceptance until a rail got the job's first chunk
-    node_bound: float  # max(out, in) / sum of rail speeds, of the whole job on this node
+    to_first_chunk: float
+    node_bound: float
     ratio_to_bound: float
-    rail_tx_bytes: tuple[int, ...]  # by rail, of the whole job on this node
+    rail_tx_bytes: tuple[int, ...]
     rail_rx_bytes: tuple[int, ...]
-    eager_sent_bytes: int  # of the whole job on this node: bytes of short exchanges, which no rail carried
+    eager_sent_bytes: int
     eager_received_bytes: int
-    lost_ranks: tuple[int, ...]  # recovery "degrade": ranks that were lost before all their bytes were exchanged
-    replays: int  # recovery "wait": how often the job was submitted again
-    received_by_rank: tuple[int, ...]  # capacities: bytes of each source, as it said; else empty
-    # If the job has succeeded: the highest `vote` of all ranks, the same at every rank. Otherwise the highest that is
-    # known. Recovery "degrade": the vote of a lost rank counts only where its node had told it, so ranks may see
-    # different numbers after a loss.
+    lost_ranks: tuple[int, ...]
+    replays: int
+    received_by_rank: tuple[int, ...]
     highest_vote: int
-    # In a group with a device, else 0: bytes that GPUs have copied to pinned memory, from it, and from other ranks of the node;
-    # jobs of the daemon, of which the figures above are the sums.
     copied_out_bytes: int
     copied_in_bytes: int
     copied_local_bytes: int

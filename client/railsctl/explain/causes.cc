@@ -15,6 +15,8 @@ namespace {
 constexpr double kNotable = 0.05;
 // A rail is slow if it delivers less than this part of the best rail's rate, each relative to its speed.
 constexpr double kSlow = 0.8;
+// A job that takes less than this part of its bound has rails that are faster than their configured speeds.
+constexpr double kImpossible = 0.95;
 // A rail has more to do if its share exceeds the mean by this factor.
 constexpr double kUnevenShare = 1.02;
 
@@ -143,6 +145,21 @@ void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
                               WhyLast(job, *last), "."));
 }
 
+// Bounds, shares and the ratios of reports follow the speeds.
+void AddSpeeds(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const double ratio = job.report().ratio_to_bound();
+  if (ratio <= 0 || ratio >= kImpossible) return;
+  std::string rails;
+  for (const auto& rail : job.rails()) {
+    if (Delivered(rail) <= 1) continue;
+    absl::StrAppendFormat(&rails, "%s%s %.2f", rails.empty() ? ": " : ", ", rail.rail(), Delivered(rail));
+  }
+  out->push_back(absl::StrFormat(
+      "It took %.2f of its bound, which follows the speeds of the rails: they are faster than configured (delivered "
+      "over speed%s). Give their real speeds (rails: speed).",
+      ratio, rails));
+}
+
 void AddReceiving(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
   const v1::ExchangePart* last = nullptr;
   double sent = 0;
@@ -163,6 +180,7 @@ std::vector<std::string> Causes(const v1::ExplainJobResponse& job) {
   AddOutcome(job, &out);
   AddWaits(job, &out);
   AddRails(job, &out);
+  AddSpeeds(job, &out);
   AddReceiving(job, &out);
   return out;
 }

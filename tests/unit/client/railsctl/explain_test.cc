@@ -107,6 +107,15 @@ TEST(CausesTest, NamesTheRailThatEndedLastAndWhy) {
 }
 
 // Four rails, one of them drained; rail0 took longer than the others, and the plan was even.
+TEST(CausesTest, NamesRailsThatAreFasterThanTheirSpeeds) {
+  v1::ExplainJobResponse job = EvenJob();
+  job.mutable_report()->set_ratio_to_bound(0.6);
+  job.mutable_rails(0)->set_busy_seconds(0.005);
+  EXPECT_THAT(Causes(job), ::testing::Contains(AllOf(HasSubstr("0.60 of its bound"), HasSubstr("speed: rail0 2.00)"))));
+  job.mutable_report()->set_ratio_to_bound(0.96);
+  EXPECT_THAT(Causes(job), Not(::testing::Contains(HasSubstr("bound"))));
+}
+
 TEST(CausesTest, DrainedRailsDoNotCount) {
   v1::ExplainJobResponse job = EvenJob();
   *job.add_rails() = job.rails(1);

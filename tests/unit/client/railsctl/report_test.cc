@@ -11,6 +11,7 @@ namespace rails::ctl {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ReplayReport Sample() {
   ReplayReport report;
@@ -82,6 +83,13 @@ TEST(ReplayReport, AnUnknownBoundIsNullAndUncheckedIsNotVerified) {
   EXPECT_TRUE(ReplayJson(report)["ratio_to_bound"].is_null());
   EXPECT_EQ(ReplayJson(report)["verified"], false);
   EXPECT_THAT(RenderReplay(report, false), HasSubstr("bytes were not checked"));
+}
+
+TEST(ReplayReport, SaysThatRailsAreFasterThanTheirSpeeds) {
+  ReplayReport report = Sample();
+  EXPECT_THAT(RenderReplay(report, false), Not(HasSubstr("configured speeds")));
+  report.steps[0].phases[0].bound_seconds = 0.4;
+  EXPECT_THAT(RenderReplay(report, false), HasSubstr("faster than their configured speeds"));
 }
 
 TEST(ReplayReport, WrongBytesSayWhere) {
