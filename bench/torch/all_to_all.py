@@ -71,7 +71,7 @@ def run(path, rank, groups, options):
     def shared(words):
         return rails.torch.empty(words, dtype=torch.int64)
 
-    ways = {"shared": Way(shared, groups["rails"], rank, rows), "ordinary": Way(ordinary, groups["rails"], rank, rows),
+    ways = {"shared": Way(shared, groups["shared"], rank, rows), "ordinary": Way(ordinary, groups["ordinary"], rank, rows),
             "gloo": Way(ordinary, groups["gloo"], rank, rows)}
     seconds, wrong = {name: [] for name in ways}, 0
     for turn in range(options.warmup + options.turns):
@@ -101,8 +101,8 @@ def one_rank(rank, options):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=PATIENCE)
     os.environ["GLOO_SOCKET_IFNAME"] = options.interface  # read when the next group is made
     os.environ["RAILS_SOCKET_DIR"] = options.sockets[node]
-    groups = {"gloo": dist.new_group(backend="gloo", timeout=PATIENCE),
-              "rails": dist.new_group(backend="rails", timeout=PATIENCE)}
+    backends = {"gloo": "gloo", "shared": "rails", "ordinary": "rails"}
+    groups = {way: dist.new_group(backend=backend, timeout=PATIENCE) for way, backend in backends.items()}
     for path in options.matrix:
         run(path, rank, groups, options)
     dist.barrier()

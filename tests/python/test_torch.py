@@ -7,13 +7,15 @@ import sys
 import time
 
 import pytest
+import numpy as np
 import torch
 
 import rails
 from conftest import ROOT, sockets, start_cluster
 from harness import eventually
-from rails import _torch_channel
-from rails._torch_channel import Channel, Parts, Pool, Work
+from rails import _torch_staging
+from rails._torch_channel import Channel, Work
+from rails._torch_staging import Parts, Pool, Staging
 
 WORLD = 4
 
@@ -39,13 +41,18 @@ def test_beside_gloo(cluster, tmp_path):
     run_ranks(cluster, "torch_rank.py", tmp_path / "store")
 
 
+def test_operations_in_pieces(cluster, tmp_path):
+    """torch_pieces_rank.py makes the same comparisons where every operation is several jobs."""
+    run_ranks(cluster, "torch_pieces_rank.py", tmp_path / "store")
+
+
 def test_torchs_own_tests(cluster, tmp_path):
     run_ranks(cluster, "torch_suite_rank.py", tmp_path / "store")
 
 
 def test_abort_ends_a_submission_that_waits_for_a_daemon():
     with start_cluster() as cluster, rails.connect(sockets(cluster)) as client:
-        channel = Channel(lambda: client.join("alone", 0, 1, recovery="wait", wait_limit=60, restart_limit=600), Pool(client), 600)
+        channel = Channel(lambda: client.join("alone", 0, 1, recovery="wait", wait_limit=60, restart_limit=600), Pool(client), 600, True)
         channel.open()
         cluster.nodes[0].process.kill()
         eventually(lambda: not client.connected, "the client sees it")
@@ -76,18 +83,20 @@ def test_an_output_that_lands_late_lands_whole(cluster, monkeypatch):
     """The job's end decides, not what one wait has met; an interrupted copy is made again."""
     with rails.connect(sockets(cluster)) as client:
         pool = Pool(client)
-        outputs, memory = [torch.zeros(2), torch.zeros(2)], [torch.ones(2), torch.ones(2)]
+        outputs = [torch.zeros(2), torch.zeros(2)]
         work = Work("test", outputs, Parts({}), Parts({}), 0)
-        work._work, work._staging = EndedMeanwhile(), _torch_channel._Staging(pool)
-        work._staging._landing = list(zip(outputs, memory))
-        copies, copy = [], _torch_channel._copy
+        work._works = [EndedMeanwhile()]
+        work._staging = Staging(pool, 0, Parts({}), Parts(dict(enumerate(outputs, 1))), (False, False), 1)
+        for memory in work._staging._into.values():
+            memory.view(np.float32)[:] = 1
+        copies, copy = [], np.copyto
 
         def interrupted_once(target, source):
             copies.append(target)
             if len(copies) == 2:
                 raise KeyboardInterrupt
             copy(target, source)
-        monkeypatch.setattr(_torch_channel, "_copy", interrupted_once)
+        monkeypatch.setattr(_torch_staging.np, "copyto", interrupted_once)
         with pytest.raises(KeyboardInterrupt):
             work.wait()
         assert work.wait()

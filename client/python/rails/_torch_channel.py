@@ -1,4 +1,4 @@
-"""Operations of torch.distributed as jobs of a group of `rails`: staging memory, their order, their work objects."""
+"""Operations of torch.distributed as jobs of a group of `rails`: their order, their work objects."""
 
 from __future__ import annotations
 
@@ -9,175 +9,19 @@ import threading
 import time
 from typing import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 import rails
-from rails._memory import Place
-
-_ALIGNMENT = 64  # of tensors in memory for staging
-_Memory = npt.NDArray[np.uint8]
-
-
-def tensor_of(memory: _Memory, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor of the bytes, without a copy."""
-    if len(memory) == 0:
-        return torch.empty(tuple(shape), dtype=dtype)
-    return torch.from_numpy(memory).view(dtype).reshape(shape)
-
-
-def _size(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor."""
-    return tensor.numel() * tensor.element_size()
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Its memory is its values, one after the other."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
-    node copy at the same time."""
-    if is_plain(target) and is_plain(source) and target.numel():
-        # The stride of an axis of length 1 says nothing.
-        target, source = (tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (target, source))
-        np.copyto(target.numpy(), source.numpy())
-    else:
-        target.copy_(source.reshape(target.shape))
-
-
-class Parts:
-    """Tensors that go to ranks, or come from them."""
-
-    def __init__(self, by_rank: dict[int, torch.Tensor], whole: torch.Tensor | None = None, rows: Sequence[int] | None = None):
-        self.by_rank = by_rank
-        self.whole = whole  # all are views of it
-        self.rows = rows  # of `whole` for each rank, one after the other; `by_rank` is then empty
-        # One or more that have the device and the type of all.
-        self.tensors = list(by_rank.values()) if whole is None else [whole]
-
-
-def tensors_by_rank(parts: Parts) -> dict[int, torch.Tensor]:
-    """A new dict of its tensors by rank."""
-    return dict(parts.by_rank if parts.whole is None or parts.rows is None else enumerate(parts.whole.split(parts.rows)))
-
-
-def _overlap(sends: list[Place], receives: list[Place]) -> bool:
-    """True if a place of the one list has memory of one of the other."""
-    if len(sends) == len(receives) == 1:  # the usual case, fast
-        (out,), (into,) = sends, receives
-        return out.segment is into.segment and out.offset < into.offset + into.length and into.offset < out.offset + out.length
-    ends = [(0, 0), (0, 0)]  # segment and offset where the places of each list so far end
-    spans = [(place.segment.value, place.offset, place.length, which) for which, places in enumerate((sends, receives))
-             for place in places if place.segment is not None]
-    for segment, begin, length, which in sorted(spans):
-        if (segment, begin) < ends[1 - which]:
-            return True
-        ends[which] = max(ends[which], (segment, begin + length))
-    return False
-
-
-class Pool:
-    """Memory for tensors that are not shared, which the operations of a process group use in turn. Thread-safe."""
-
-    def __init__(self, client: rails.Client):
-        self._client = client
-        self._place = client._memory.place
-        self._lock = threading.Lock()
-        self._free: list[_Memory] = []
-
-    def places(self, parts: Parts) -> list[Place] | None:
-        """Where they lie in memory that the client shares; None if one does not."""
-        try:
-            return [self._place(tensor, "a tensor") for tensor in parts.tensors]
-        except rails.InvalidArgumentError:
-            return None
-
-    def take(self, length: int) -> _Memory:
-        with self._lock:
-            fitting = [number for number, memory in enumerate(self._free) if len(memory) >= length]
-            if fitting:
-                return self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
-            self._free.clear()  # what is too small would pile up
-        return self._client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
-
-    def give(self, memory: list[_Memory]) -> None:
-        with self._lock:
-            self._free += memory
-
-
-class _Staging:
-    """Memory of one operation for tensors that are not shared. `finish()` is thread-safe."""
-
-    def __init__(self, pool: Pool):
-        self._pool = pool
-        self._lock = threading.Lock()
-        self._taken: list[_Memory] = []
-        self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._own: tuple[torch.Tensor, torch.Tensor] | None = None  # to and from this rank, if the daemon does not copy it
-
-    def submit(self, group: rails.Group, sends: Parts, receives: Parts, shared: tuple[bool, bool], tag: int,
-               timeout: float) -> rails.Work:
-        """Submits the operation as the group's next job. `shared`: it uses the memory of what is sent, and received."""
-        # Only if the job touches none of the caller's memory: parts may overlap in any way.
-        flows = self._flows(None if any(shared) else group.rank, sends, receives, shared)
-        return group.all_to_all_ranges(*flows, tag=tag, timeout=timeout)
-
-    def copy_own(self) -> None:
-        """Copies what the rank sends to itself, beside the rails."""
-        if self._own is not None:
-            _copy(*self._own)
-            self._own = None
-
-    def _flows(self, own: int | None, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
-        """By rank, shared tensors that go to it, and that come from it. `own`: this rank, if it copies its own part."""
-        out, into = tensors_by_rank(sends), tensors_by_rank(receives)
-        # Sizes that differ fail the operation at every rank: the daemon must see them.
-        if own is not None and own in out and out[own].numel() == into[own].numel() and out[own].dtype == into[own].dtype:
-            self._own = into.pop(own), out.pop(own)
-        if not shared[0]:
-            places = self._places(out)
-            for tensor, place in places.values():
-                _copy(place, tensor)
-            out = {peer: places[id(tensor)][1] for peer, tensor in out.items()}
-        if not shared[1]:
-            places = self._places(into)
-            self._landing += places.values()
-            into = {peer: places[id(tensor)][1] for peer, tensor in into.items()}
-        return [{peer: [tensor] for peer, tensor in tensors.items()} for tensors in (out, into)]
-
-    def finish(self, well: bool) -> None:
-        """The operation has ended: brings the output to where it belongs, and gives the memory back. Once."""
-        with self._lock:
-            for tensor, memory in self._landing if well else ():
-                _copy(tensor, memory)
-            self._pool.give(self._taken)  # after all copies: if one is interrupted, the next call makes them again
-            self._landing, self._taken = [], []
-
-    def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
-        different = {id(tensor): tensor for tensor in tensors.values()}
-        sizes = [_size(tensor) for tensor in different.values()]
-        length = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
-        memory, begin, places = np.empty(0, np.uint8), 0, {}
-        if length:
-            memory = self._pool.take(length)
-            self._taken.append(memory)
-        for (identity, tensor), size in zip(different.items(), sizes):
-            places[identity] = tensor, tensor_of(memory[begin:begin + size], tensor.dtype, tensor.shape)
-            begin += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return places
+from rails._torch_staging import MANY_BYTES, PIECES, Parts, Pool, Staging, overlap
 
 
 class Work(_TorchWork):
     """An operation under way, as torch.distributed returns it with async_op=True."""
 
     # Every operation makes one: a dict would cost a microsecond.
-    __slots__ = ("_what", "_outputs", "_tag", "_members", "_parts", "_begun", "number", "_error", "_landed", "_work", "_staging",
-                 "_aborted")
+    __slots__ = ("_what", "_outputs", "_tag", "_members", "_parts", "_begun", "number", "_error", "_landed", "_works", "_staging",
+                 "_submitted_at", "_copied", "_aborted")
 
     def __init__(self, what: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts, tag: int,
                  members: Sequence[int] | None = None):
@@ -190,8 +34,10 @@ class Work(_TorchWork):
         self.number = 0  # in its channel, from 1
         self._error: Exception | None = None  # why it was not submitted, or has failed
         self._landed = False  # it has ended, and its output is where it belongs
-        self._work: rails.Work | None = None
-        self._staging: _Staging | None = None  # None: not needed, or finished
+        self._works: list[rails.Work] = []  # its jobs: one, or one for each piece
+        self._submitted_at: list[float] = []  # of several jobs, seconds
+        self._staging: Staging | None = None  # None: not needed, or finished
+        self._copied = 0, 0  # bytes that this rank copies to staging memory and from it
         self._aborted = False
 
     def is_completed(self) -> bool:
@@ -225,16 +71,23 @@ class Work(_TorchWork):
     def abort(self) -> None:
         """Ends the operation at every rank, where it fails with `rails.CancelledError`; one that has not begun, as soon as
         it has. The group is over if the operation was running. Waits at most 10 s for the daemon."""
-        self._aborted = True  # submit() reads it after it has set _work: one of the two cancels
-        if self._work is not None:
-            self._work.cancel()
+        self._aborted = True  # submit() reads it after it has set _works: one of the two cancels
+        for work in list(self._works):
+            work.cancel()
 
     @property
     def report(self) -> rails.Report:
-        """The report of the operation, which has ended."""
-        if self._work is None:
+        """The report of the operation, which has ended. If it was cut into several jobs, `seq` is that of the first, and the
+        other figures are of all together; `slices` is their number."""
+        if not self._works:
             raise self._error or rails.FailedPreconditionError(f"{self._what} has not begun")
-        return self._work.report
+        out, into = self._copied
+        return _sum([work.report for work in self._works], self._submitted_at)._replace(copied_out_bytes=out, copied_in_bytes=into)
+
+    @property
+    def copies_many(self) -> bool:
+        """A rank has copied so much in this operation, which has ended, that cutting the next ones is worth it."""
+        return self._error is None and bool(self._works) and self._works[-1]._highest_vote() > 0
 
     def synchronize(self) -> None:
         self.wait()
@@ -259,28 +112,40 @@ class Work(_TorchWork):
         """Others are before it. Called before another thread knows it."""
         self._begun = threading.Event()
 
-    def submit(self, group: rails.Group, pool: Pool, timeout: float) -> None:
-        """Submits it. Raises why that fails."""
+    def submit(self, group: rails.Group, pool: Pool, timeout: float, cut: bool) -> None:
+        """Submits it, as several jobs if `cut`, which is equal on all ranks. Raises why that fails."""
         assert self._parts is not None
         sends, receives = self._parts
         out, into = pool.places(sends), pool.places(receives)
-        overlap = out is not None and into is not None and _overlap(out, into)
-        if out and into and not overlap and sends.rows is not None and receives.rows is not None:  # the usual case, fast
-            self._work = group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, timeout=timeout)
+        overlaps = out is not None and into is not None and overlap(out, into)
+        if not cut and out and into and not overlaps and sends.rows is not None and receives.rows is not None:  # the usual case, fast
+            self._works = [group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, timeout=timeout)]
         else:
-            staging = self._staging = _Staging(pool)
-            shared = out is not None and not overlap, into is not None
-            try:
-                self._work = staging.submit(group, sends, receives, shared, self._tag, timeout)
-            except BaseException:
-                staging.finish(False)
-                raise
-            staging.copy_own()
+            shared = out is not None and not overlaps, into is not None
+            pieces = PIECES if cut else 1
+            self._staging = Staging(pool, group.rank, sends, receives, shared, pieces, overlaps)
+            self._copied = self._staging.copied_bytes
+            self._submit_pieces(group, self._staging, pieces, timeout)
         self._parts = None
         if self._begun is not None:
             self._begun.set()
         if self._aborted:
             self.abort()
+
+    def _submit_pieces(self, group: rails.Group, staging: Staging, pieces: int, timeout: float) -> None:
+        vote = int(sum(self._copied) >= MANY_BYTES)
+        try:
+            for piece in range(pieces):
+                flows = staging.flows(piece)
+                self._submitted_at.append(time.monotonic())
+                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout, vote=vote))
+        except BaseException:
+            if self._works:  # the other ranks would wait for the rest of it
+                group.leave()
+            else:
+                staging.finish()
+            raise
+        staging.copy_own()
 
     def fail(self, error: Exception) -> None:
         """It cannot be submitted."""
@@ -300,29 +165,31 @@ class Work(_TorchWork):
         until = None if timeout is None else time.monotonic() + timeout
         if self._begun is not None and not self._begun.wait(timeout):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
-        error = self._error
-        if self._work is not None:
-            try:
-                self._work._end(None if until is None else max(until - time.monotonic(), 0))
-            except rails.UnfinishedError:
-                raise
-            except rails.RailsError as failure:
-                if not self._work.done():  # the daemon does not answer, and may do so again
-                    raise self.explained(failure) from None
-                error = self._outcome()
-        staging = self._staging
+        error, staging = self._error, self._staging
+        for piece, work in enumerate(list(self._works)):
+            failure = self._outcome(work, until)
+            error = error or failure
+            if staging is not None and error is None:
+                staging.land(piece)
         if staging is not None:
-            staging.finish(error is None)
+            staging.finish()
             self._staging = None
         self._error, self._landed = error, True
 
-    def _outcome(self) -> Exception | None:
-        """How the job has ended: the same for every thread that asks, whatever its own wait has met."""
-        assert self._work is not None
+    def _outcome(self, work: rails.Work, until: float | None) -> Exception | None:
+        """Waits for the end of a job, and returns why it has failed: the same for every thread that asks, whatever its own wait
+        has met."""
         try:
-            self._work._end(0)
+            work._end(None if until is None else max(until - time.monotonic(), 0))
+        except rails.UnfinishedError:
+            raise
         except rails.RailsError as failure:
-            return self.explained(failure)
+            if not work.done():  # the daemon does not answer, and may do so again
+                raise self.explained(failure) from None
+            try:
+                work._end(0)
+            except rails.RailsError as reason:
+                return self.explained(reason)
         return None
 
     def explained(self, error: Exception) -> Exception:
@@ -333,6 +200,22 @@ class Work(_TorchWork):
         return type(error)(f"operation {self.number}, {self._what}: {error.text}", error.code, error.node, ranks)
 
 
+def _sum(reports: list[rails.Report], submitted_at: list[float]) -> rails.Report:
+    """The report of jobs that were under way together."""
+    if len(reports) == 1:
+        return reports[0]
+
+    def each(name: str) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*(getattr(report, name) for report in reports))))
+    total = {name: sum(getattr(report, name) for report in reports)
+             for name in ("bytes_sent", "bytes_received", "node_bound", "eager_sent_bytes", "eager_received_bytes", "replays")}
+    first = reports[0]
+    elapsed = max(at + report.elapsed for at, report in zip(submitted_at, reports)) - submitted_at[0]
+    ratio = (elapsed - first.waiting_for_ranks) / total["node_bound"] if total["node_bound"] > 0 else 0.0
+    return first._replace(**total, elapsed=elapsed, ratio_to_bound=ratio, rail_tx_bytes=each("rail_tx_bytes"),
+                          rail_rx_bytes=each("rail_rx_bytes"), slices=len(reports))
+
+
 class Channel:
     """Operations over one group of `rails`, serial in effect: one begins when the one before it has ended. Thread-safe.
 
@@ -340,14 +223,16 @@ class Channel:
     the last one that waits.
     """
 
-    def __init__(self, join: Callable[[], rails.Group], pool: Pool, timeout: float):
-        """`join`: joins the group, when the first operation begins. `timeout`: seconds for each operation."""
-        self._join, self._pool, self._timeout = join, pool, timeout
+    def __init__(self, join: Callable[[], rails.Group], pool: Pool, timeout: float, may_cut: bool):
+        """`join`: joins the group, when the first operation begins. `timeout`: seconds for each operation. `may_cut`: all
+        ranks see the same votes, so they may agree by them to cut operations."""
+        self._join, self._pool, self._timeout, self._may_cut = join, pool, timeout, may_cut
         self._lock = threading.Lock()
         self._group: rails.Group | None = None
         self._waiting: collections.deque[Work] = collections.deque()  # not yet submitted
         self._runs = False  # its thread, which submits them
         self._last: Work | None = None  # of those submitted
+        self._cuts = False  # operations are cut from now on
         self._over: Exception | None = None  # why no operation can begin any more
         self.begun = 0  # operations, also those that wait
 
@@ -355,8 +240,10 @@ class Channel:
         """Joins the group, if that has not been done."""
         if self._group is None:
             group = self._join()
+            one_node = len(set(group.nodes)) == 1  # nothing goes on while it copies
             with self._lock:
                 self._group = group
+                self._may_cut = self._may_cut and not one_node
             if self._over is not None:
                 group.leave()
 
@@ -422,8 +309,10 @@ class Channel:
 
     def _submit(self, work: Work) -> None:
         assert self._group is not None
+        if self._may_cut and not self._cuts and self._last is not None:
+            self._cuts = self._last.copies_many
         try:
-            work.submit(self._group, self._pool, self._timeout)
+            work.submit(self._group, self._pool, self._timeout, self._cuts)
         except rails.RailsError as error:
             raise work.explained(self._over or error) from None
         self._last = work

@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 import rails
-from rails._torch_channel import Parts, is_plain, tensors_by_rank
+from rails._torch_staging import Parts, is_plain, tensors_by_rank
 
 
 class _Span(NamedTuple):

@@ -33,8 +33,9 @@ import torch
 import torch.distributed as dist
 
 import rails
-from rails._torch_channel import Channel, Parts, Pool, Work, tensor_of
+from rails._torch_channel import Channel, Work
 from rails._torch_cuda import CudaChannel, CudaWork
+from rails._torch_staging import Parts, Pool, tensor_of
 
 _clients: dict[tuple[int, str | None], rails.Client] = {}  # by process, because a forked child needs its own
 _gpus: dict[tuple[rails.Client, int, str], rails.Device] = {}
@@ -98,7 +99,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._options = options
         self._pairs: dict[tuple[int, int], Channel] = {}  # by source and destination
         self._aborted: rails.CancelledError | None = None
-        self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._timeout)
+        # After the loss of a rank the others may see different votes.
+        self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._timeout,
+                                options.recovery != "degrade")
         self._channel.open()
         self._cuda = CudaChannel(functools.partial(_join_gpu, self._join, options, rank, size), self._timeout, options.blocking)
 
@@ -210,7 +213,7 @@ class ProcessGroup(dist.ProcessGroup):
             if options.recovery == "degrade":  # nothing is left to go on with
                 options = dataclasses.replace(options, recovery="fail")
             join = functools.partial(self._join, options, f" {source} to {destination}", pair.index(self.rank()), 2)
-            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._timeout))
+            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._timeout, True))
             if self._aborted is not None:
                 channel.close(self._aborted)
         return channel.begin(Work(name, outputs, sends, receives, tag, pair))
