@@ -14,10 +14,12 @@ install(FILES ${PROJECT_SOURCE_DIR}/deploy/railsd.example.yaml ${PROJECT_SOURCE_
   DESTINATION share/doc/railsd COMPONENT railsd EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/client/examples/all_to_all.cc ${PROJECT_SOURCE_DIR}/client/examples/there_and_back_cuda.cc
     ${PROJECT_SOURCE_DIR}/client/examples/CMakeLists.txt ${PROJECT_SOURCE_DIR}/client/c/examples/all_to_all.c
+    ${PROJECT_SOURCE_DIR}/client/c/examples/all_to_all.rs
   DESTINATION share/doc/librailsd-client-dev/examples COMPONENT client-dev EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/rails DESTINATION lib/python3/dist-packages
   COMPONENT python EXCLUDE_FROM_ALL PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS ${PROJECT_SOURCE_DIR}/client/python/examples/all_to_all.py
+    ${PROJECT_SOURCE_DIR}/client/python/examples/megatron_dispatcher.py
     ${PROJECT_SOURCE_DIR}/client/python/examples/there_and_back_gpu.py
   DESTINATION share/doc/python3-rails/examples COMPONENT python EXCLUDE_FROM_ALL)
 # For the machines that run Prometheus and Grafana.

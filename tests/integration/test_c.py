@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,14 @@ class InC(CTest):
             compile_c(program, SOURCES / "examples/all_to_all.c")
             outputs = self.ranks(program, 4)
         self.assertEqual([output.count(" job ") for output, _ in outputs], [4, 4, 4, 4])
+
+    @harness.unittest.skipUnless(shutil.which("rustc"), "no Rust compiler (Debian's package rustc)")
+    def test_the_example_in_rust(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "all_to_all"
+            run("rustc", "-Dwarnings", SOURCES / "examples/all_to_all.rs", "-o", program, "-L", library().parent,
+                f"-Clink-arg=-Wl,-rpath,{library().parent}")
+            self.ranks(program, 3)
 
     def test_a_program_that_has_every_inner_name(self):
         """Its functions of the names of our Abseil and Protobuf end the program; no binding crosses."""
