@@ -1,6 +1,7 @@
 """Errors by kind, with what they name."""
 
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -122,3 +123,17 @@ def test_what_is_closed(cluster):
     for call in (lambda: client.empty(3), lambda: client.join("more", 0, 1), client.reconnect):
         with pytest.raises(rails.FailedPreconditionError, match="closed"):
             call()
+
+
+def test_a_silent_daemon_ends_a_call_by_its_timeout(own_cluster):
+    daemon = own_cluster.nodes[0].process
+    with rails.connect(sockets(own_cluster)) as client:
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(rails.UnavailableError, match="timeout 200ms"):
+                client.empty(1 << 20, timeout=0.2)
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        assert not client.connected  # an answer that comes late would be taken for another one
+        client.reconnect()
+        assert client.empty(1 << 20).nbytes == 1 << 20

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rails._library import HUGE_PAGES, Handle, SegmentOptions, lib
+from rails._library import HUGE_PAGES, Handle, SegmentOptions, lib, nanoseconds
 from rails.errors import InvalidArgumentError
 
 # Arrays of at most _SMALL bytes share segments of _POOL bytes, because a daemon limits the segments of a session.
@@ -50,7 +50,7 @@ class Memory:
         self._pool: Handle | None = None  # the segment from which small arrays are cut; its used bytes
         self._used = 0
 
-    def empty(self, client: Handle, shape: Any, dtype: Any, huge_pages: bool) -> npt.NDArray[Any]:
+    def empty(self, client: Handle, shape: Any, dtype: Any, huge_pages: bool, timeout: float | None) -> npt.NDArray[Any]:
         dtype = np.dtype(dtype)
         shape = tuple(operator.index(length) for length in (shape if isinstance(shape, Sequence) else (shape,)))
         if dtype.hasobject or dtype.itemsize == 0 or any(length < 0 for length in shape):
@@ -60,20 +60,20 @@ class Memory:
             return np.empty(shape, dtype)
         try:
             with self._lock:
-                block = self._block(client, length, huge_pages)
+                block = self._block(client, length, huge_pages, nanoseconds(timeout))
         finally:
             del client  # a traceback must not keep it
         array: npt.NDArray[Any] = np.asarray(block).view(dtype).reshape(shape)
         return array
 
-    def _block(self, client: Handle, length: int, huge_pages: bool) -> Block:
+    def _block(self, client: Handle, length: int, huge_pages: bool, timeout_ns: int) -> Block:
         """A block for a new array. With the lock."""
         try:
             if length > _SMALL or huge_pages:
-                block = Block(_segment(client, length, huge_pages), 0, length)
+                block = Block(_segment(client, length, huge_pages, timeout_ns), 0, length)
             else:
                 if self._pool is None or self._used + length > _POOL:
-                    self._pool, self._used = _segment(client, _POOL, False), 0
+                    self._pool, self._used = _segment(client, _POOL, False, timeout_ns), 0
                 # Bytes are never given out twice: an unfinished job may use an array that nobody refers to any more.
                 block = Block(self._pool, self._used, length)
                 self._used += -(-length // _ALIGNMENT) * _ALIGNMENT
@@ -110,9 +110,9 @@ class Memory:
             return self._ascending
 
 
-def _segment(client: Handle, length: int, huge_pages: bool) -> Handle:
+def _segment(client: Handle, length: int, huge_pages: bool, timeout_ns: int) -> Handle:
     segment = Handle(lib.rails_segment_free)
-    options = SegmentOptions(ctypes.sizeof(SegmentOptions), HUGE_PAGES if huge_pages else 0)
+    options = SegmentOptions(ctypes.sizeof(SegmentOptions), HUGE_PAGES if huge_pages else 0, None, timeout_ns)
     try:
         lib.rails_segment_alloc(client, length, options, segment)
     finally:

@@ -104,7 +104,8 @@ class Client:
         finally:
             del handle  # a traceback must not keep it
 
-    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.uint8, *, huge_pages: bool = False) -> npt.NDArray[Any]:
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.uint8, *, huge_pages: bool = False,
+              timeout: float | None = None) -> npt.NDArray[Any]:
         """Makes an array in memory that the daemon shares, filled with zeros.
 
         The array has the buffer protocol and DLPack: `torch.from_dlpack(array)` is a tensor of the same memory. For
@@ -119,12 +120,13 @@ class Client:
             shape: length of each axis.
             dtype: type of the elements.
             huge_pages: takes the system's huge pages; the array is always a segment of its own.
+            timeout: seconds for each of the daemon's two answers. Default: 60.
 
         Raises:
             ResourceExhaustedError: memory or a limit does not suffice, or no huge page is free.
-            UnavailableError: the daemon has exited or does not answer.
+            UnavailableError: the daemon has exited, or does not answer in time: `reconnect()`, and join again.
         """
-        return self._memory.empty(self._open_handle(), shape, dtype, huge_pages)
+        return self._memory.empty(self._open_handle(), shape, dtype, huge_pages, timeout)
 
     def shares(self, array: Any) -> bool:
         """True if the array is contiguous and in memory of this client, so that calls take it. Local."""
