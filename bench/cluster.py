@@ -410,11 +410,12 @@ def exit_on_signals():
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Runs a cluster of daemons until interrupted.")
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--rails", type=int, default=4)
-    parser.add_argument("--speed", default="200mbit")
-    parser.add_argument("--build", default="build/release")
+    parser = argparse.ArgumentParser(description="Runs a cluster of daemons on loopback until interrupted, and prints their sockets.",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=4, help="daemons")
+    parser.add_argument("--rails", type=int, default=4, help="rails of each")
+    parser.add_argument("--speed", default="200mbit", help="that the configuration gives each rail; nothing limits it")
+    parser.add_argument("--build", default="build/release", help="the build whose railsd runs")
     options = parser.parse_args()
     exit_on_signals()
     try:
