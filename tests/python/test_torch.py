@@ -79,6 +79,39 @@ class EndedMeanwhile:
         return True
 
 
+class Limited:
+    """A group that takes a job when the one before it has ended, and its jobs."""
+
+    rank = 0
+
+    def __init__(self):
+        self.jobs, self.open, self.left = 0, False, False
+
+    def all_to_all_ranges(self, *_, **__):
+        if self.open:
+            raise rails.ResourceExhaustedError("limits.max_jobs_per_group", 8, None, ())
+        self.jobs, self.open = self.jobs + 1, True
+        return self
+
+    def leave(self):
+        self.left = True
+
+    def _end(self, _):
+        self.open = False
+
+
+def test_pieces_wait_for_room(cluster):
+    with rails.connect(sockets(cluster)) as client:
+        pool, group, parts = Pool(client), Limited(), Parts({1: torch.zeros(1 << 16)})
+        Work("test", [], parts, parts, 0).submit(group, pool, 60, True)
+        assert (group.jobs, group.left) == (3, False)
+        group = Limited()
+        group._end = lambda _: None  # the job does not end
+        with pytest.raises(rails.ResourceExhaustedError):
+            Work("test", [], parts, parts, 0).submit(group, pool, 0.1, True)
+        assert (group.jobs, group.left) == (1, True)
+
+
 def test_an_output_that_lands_late_lands_whole(cluster, monkeypatch):
     """The job's end decides, not what one wait has met; an interrupted copy is made again."""
     with rails.connect(sockets(cluster)) as client:

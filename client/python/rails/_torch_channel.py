@@ -134,14 +134,25 @@ class Work(_TorchWork):
 
     def _submit_pieces(self, group: rails.Group, staging: Staging, pieces: int, timeout: float) -> None:
         vote = int(sum(self._copied) >= MANY_BYTES)
+        until = time.monotonic() + timeout
         try:
             for piece in range(pieces):
                 flows = staging.flows(piece)
                 self._submitted_at.append(time.monotonic())
-                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout, vote=vote))
+                while len(self._works) == piece:
+                    try:
+                        self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout, vote=vote))
+                    except rails.ResourceExhaustedError:
+                        if piece == 0 or time.monotonic() > until:
+                            raise
+                        # A limit of jobs holds until the piece before has ended; one of jobs in a second, a little longer.
+                        with contextlib.suppress(rails.RailsError):
+                            self._works[-1]._end(max(until - time.monotonic(), 0))
+                        time.sleep(0.01)
         except BaseException:
             if self._works:  # the other ranks would wait for the rest of it
-                group.leave()
+                with contextlib.suppress(rails.RailsError):
+                    group.leave()
             else:
                 staging.finish()
             raise
