@@ -19,7 +19,7 @@ os.environ["RAILS_LIBRARY"] = str(BUILD / "client/c/librails.so")
 import debian_root  # noqa: E402  (found by the line above)
 import test_torch  # noqa: E402  (loads the library)
 
-PROGRAMS = ["torch_rank.py", "torch_suite_rank.py"]
+PROGRAMS = ["torch_rank.py", "torch_pieces_rank.py", "torch_suite_rank.py"]
 SHARED = ["/dev", "/proc", "/sys", "/tmp", str(conftest.ROOT)]
 ENTER = 'for folder in $SHARED; do mkdir -p "$0$folder" && mount --rbind "$folder" "$0$folder"; done; exec chroot "$0" "$@"'
 
