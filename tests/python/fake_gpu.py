@@ -118,6 +118,8 @@ class Tensor:
     def view(self, *_):
         return Tensor(self.memory, (self.numel(),), self._begin, self.device.index, self._copy)
 
+    reshape = view
+
     def split(self, counts):
         """Consecutive rows."""
         row = self.element_size() * math.prod(self.shape[1:])

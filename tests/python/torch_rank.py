@@ -112,7 +112,11 @@ def check_others(group):
     objects = [None] * WORLD
     dist.all_gather_object(objects, {"rank": RANK, "text": "x" * RANK}, group=group)
     assert objects == [{"rank": peer, "text": "x" * peer} for peer in range(WORLD)]
+    dist.all_gather_into_tensor(whole.zero_(), mine.T.contiguous().T, group=group)  # not contiguous
+    assert torch.equal(whole, torch.cat(gathered))
     expect(ValueError, "ranks give 6 each", dist.all_gather_into_tensor, whole[:WORLD], mine, group=group)
+    for scattered in (whole.view(3, -1).T, torch.zeros((2 * WORLD, 6), dtype=mine.dtype)[:, ::2]):
+        expect(ValueError, f"({2 * WORLD}, 3) must be contiguous", dist.all_gather_into_tensor, scattered, mine, group=group)
     dist.barrier(group)
     for call, arguments in ((dist.all_reduce, (mine,)), (dist.broadcast, (mine, 0)), (dist.recv, (mine,))):
         expect(RuntimeError, "expert groups only", call, *arguments, group=group)

@@ -135,11 +135,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """all_gather_into_tensor."""
-        each = self._counts(output.view(-1), [], "output")
+        if not output.is_contiguous():
+            raise ValueError(f"output_tensor of shape {tuple(output.shape)} must be contiguous")
+        flat, rows = output.view(-1), input.reshape(-1)
+        each = self._counts(flat, [], "output")
         if each[0] != input.numel():
             raise ValueError(f"output_tensor has {output.numel()} numbers, and {self.size()} ranks give {input.numel()} each")
-        return self._begin("all_gather_into_tensor", [output], _parts([input.view(-1)] * self.size(), input),
-                           _parts(output.view(-1).split(each), output))
+        return self._begin("all_gather_into_tensor", [output], _parts([rows] * self.size(), rows), _parts(flat.split(each), output))
 
     def barrier(self, opts: Any = None) -> Work:
         return self._begin("barrier", [], Parts({}), Parts({}))
