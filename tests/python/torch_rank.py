@@ -3,6 +3,7 @@
 import datetime
 import functools
 import importlib.util
+import math
 import os
 import sys
 import threading
@@ -99,6 +100,33 @@ def check_all_to_all(gloo, group):
     expect(ValueError, "single number", dist.all_to_all_single, torch.tensor(1.0), torch.empty(WORLD), group=group)
     expect(ValueError, "divide evenly", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD + 1), group=group)
     expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)
+
+
+def check_lists(gloo, group):
+    """all_gather, and all_to_all of tensors of different shapes, which Gloo has only as all_to_all_single."""
+    for dtype in DTYPES:
+        inputs = tensors((3, 2), dtype)
+        expected = [torch.zeros((3, 2), dtype=dtype) for _ in range(WORLD)]
+        dist.all_gather([part.view(torch.uint8) for part in expected], inputs[0].view(torch.uint8), group=gloo)  # Gloo lacks types
+        for given in inputs:
+            for kind in range(3):
+                outputs = [tensors((3, 2), dtype)[kind] for _ in range(WORLD)]
+                dist.all_gather(outputs, given, group=group)
+                assert all(map(torch.equal, outputs, expected)), (dtype, outputs, expected)
+        shapes = [[((source + peer) % 3, source + 1, peer + 2) for peer in range(WORLD)] for source in range(WORLD)]
+        out, into = shapes[RANK], [shapes[peer][RANK] for peer in range(WORLD)]
+        lists = list(zip(*(tensors(shape, dtype) for shape in out)))
+        counts = [[math.prod(shape) for shape in each] for each in (into, out)]
+        whole = torch.zeros(sum(counts[0]), dtype=dtype)
+        size = whole.element_size()
+        dist.all_to_all_single(whole.view(torch.uint8), torch.cat([given.reshape(-1) for given in lists[0]]).view(torch.uint8),
+                               *([count * size for count in each] for each in counts), group=gloo)
+        expected = [part.view(shape) for part, shape in zip(whole.split(counts[0]), into)]
+        for given in lists:
+            for kind in range(3):
+                outputs = [tensors(shape, dtype)[kind] for shape in into]
+                dist.all_to_all(outputs, list(given), group=group)
+                assert all(map(torch.equal, outputs, expected)), (dtype, outputs, expected)
 
 
 def check_others(group):
@@ -349,6 +377,7 @@ def main():
     assert dist.get_backend(group) == "rails" and dist.get_rank(group) == RANK
     torch.manual_seed(RANK)
     check_all_to_all(gloo, group)
+    check_lists(gloo, group)
     check_others(group)
     check_pairs(gloo, group)
     check_pairs_that_disagree()
