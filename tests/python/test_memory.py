@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import rails
 from conftest import run_ranks, sockets, status
@@ -35,6 +36,20 @@ def test_no_copy(client, shape, dtype):
     if array.dtype.names is None:
         assert address(np.from_dlpack(array)) == address(array)
         assert array.__dlpack_device__() == (1, 0)  # kDLCPU
+
+
+def test_tensors_share_the_address(client):
+    """torch.from_dlpack() copies nothing: of an array, of its slices, of one without bytes."""
+    array = client.empty((6, 5), np.int32)
+    tensor = torch.from_dlpack(array)
+    assert (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype) == (address(array), (6, 5), torch.int32)
+    array[2:] = np.arange(5)
+    tensor[0] = 7
+    assert array[0].tolist() == [7] * 5 and tensor[5].tolist() == [0, 1, 2, 3, 4]
+    column = torch.from_dlpack(array[1:, 2])
+    assert column.data_ptr() == address(array) + array.strides[0] + 2 * array.itemsize and column.stride() == (5,)
+    assert tensor.view(torch.int16)[1:].data_ptr() == address(array[1:])
+    assert torch.from_dlpack(client.empty((0, 5), np.float32)).shape == (0, 5)
 
 
 def test_shapes(client):
