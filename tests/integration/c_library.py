@@ -1,9 +1,17 @@
 """librails.so by ctypes, as rails/rails.h declares it: the second language of the C interface."""
 
 import ctypes
+import re
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 SECOND = 10**9
+SYSTEM = r"(libc|libm|libstdc\+\+|libgcc_s|ld-linux[\w-]*)\.so"  # what librails.so may need
+
+
+def bindings(folder):
+    """Symbols that programs bound with LD_DEBUG=bindings and LD_DEBUG_OUTPUT=folder/bindings: (file, file that has it, symbol)."""
+    pattern = re.compile(r"binding file (\S+) \[\w+\] to (\S+) \[\w+\]: \w+ symbol `([^']+)'")
+    return [match.groups() for path in folder.glob("bindings.*") for match in pattern.finditer(path.read_text())]
 
 
 class Error(ctypes.Structure):

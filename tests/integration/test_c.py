@@ -21,7 +21,6 @@ import harness
 from harness import clusters
 
 SOURCES = harness.ROOT / "client/c"
-SYSTEM = r"(libc|libm|libstdc\+\+|libgcc_s|ld-linux[\w-]*)\.so"  # what librails.so may need
 
 
 def library():
@@ -48,7 +47,7 @@ class Symbols(harness.unittest.TestCase):
 
     def test_needs_the_system_only(self):
         needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library()))
-        others = [name for name in needed if not re.match(SYSTEM, name)]
+        others = [name for name in needed if not re.match(c.SYSTEM, name)]
         self.assertEqual(others, [], "was it built without its own Abseil and Protobuf? Run ./dev setup build")
         undefined = re.findall(r"[Uw] (\S+)", run("nm", "-D", "--undefined-only", library()))
         alien = [name for name in undefined if not re.search(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_", name)]
@@ -142,11 +141,10 @@ class InC(CTest):
             self.assertGreater(run("nm", "-D", "--defined-only", program).count(" T _Z"), len(names) - 1)
             env = {**os.environ, "LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": f"{folder}/bindings", "LD_BIND_NOW": "1"}
             self.ranks(program, 2, env=env)
-            told = "".join(path.read_text() for path in Path(folder).glob("bindings.*"))
-        bindings = re.findall(r"binding file (\S+) \[0\] to (\S+) \[0\]: \w+ symbol `(\w+)'", told)
+            bindings = c.bindings(Path(folder))
         ours = [each for each in bindings if "librails.so" in each[0]]
         self.assertGreater(len(ours), 50)
-        crossing = {symbol for _, target, symbol in ours if not re.match(f"librails|{SYSTEM}", Path(target).name)}
+        crossing = {symbol for _, target, symbol in ours if not re.match(f"librails|{c.SYSTEM}", Path(target).name)}
         self.assertEqual(crossing - {"stderr"}, set())  # the C library's, which the program has a copy of
         self.assertEqual({symbol for source, target, symbol in bindings
                           if "librails.so" in target and not symbol.startswith("rails_")}, set())

@@ -8,9 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+import c_library
 import rails
 from conftest import ROOT, run_ranks, sockets
 from rails import _library
@@ -134,6 +137,43 @@ def test_exits(cluster, end):
     run = subprocess.run([sys.executable, "-X", "dev", "-c", BEGIN + ENDS[end], *map(str, (sockets(cluster, 0), sockets(cluster, 1)))],
                          capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+BESIDE_OTHERS = """
+import sys
+import torch, grpc
+from google.protobuf import struct_pb2
+import torch.distributed as dist
+import rails.torch
+channel = grpc.insecure_channel(f"unix:{sys.argv[1]}/client.sock")
+grpc.channel_ready_future(channel).result(30)
+message = struct_pb2.Struct()
+message.update({"rank": 0})
+assert struct_pb2.Struct.FromString(message.SerializeToString()) == message
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+group = dist.new_group(backend="rails", pg_options=rails.torch.Options(socket_dir=sys.argv[1]))
+landed = torch.zeros(4)
+dist.all_to_all_single(landed, torch.arange(4.0), group=group)
+assert landed.tolist() == [0, 1, 2, 3]
+"""
+
+
+def test_no_binding_crosses(cluster):
+    """Other libraries with Abseil, Protobuf and gRPC are in the process, and none takes a symbol of librails.so or gives it one."""
+    with tempfile.TemporaryDirectory() as folder:  # 30 MB
+        environment = {**os.environ, "LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": f"{folder}/bindings", "GLOO_SOCKET_IFNAME": "lo"}
+        run = subprocess.run([sys.executable, "-c", BESIDE_OTHERS, sockets(cluster)], env=environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        assert (run.returncode, run.stdout) == (0, "")
+        names = [(Path(source).name, Path(target).name, symbol) for source, target, symbol in c_library.bindings(Path(folder))]
+    for library in ("libtorch_cpu.so", "libprotobuf.so", "libabsl_", "cygrpc", "librails.so"):
+        assert any(source.startswith(library) for source, _, _ in names), library
+    ours = [(target, symbol) for source, target, symbol in names if source.startswith("librails.so")]
+    assert len(ours) > 50
+    given = {symbol for target, symbol in ours if not re.match(f"librails|{c_library.SYSTEM}", target)}
+    assert given <= {"stdin", "stdout", "stderr", "environ"}, given  # the C library's, which the interpreter has a copy of
+    taken = {(source, symbol) for source, target, symbol in names if target.startswith("librails.so") and not symbol.startswith("rails_")}
+    assert not taken
 
 
 def test_structures_are_those_of_the_header(tmp_path):
