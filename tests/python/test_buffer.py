@@ -109,6 +109,40 @@ def test_tensors(cluster):
     run_ranks(cluster, WORLD, body)
 
 
+def test_values_of_one_byte_and_their_scales(cluster):
+    """Tokens go out in one byte each with a scale for every eight, as the experts of a layer get them, and come back in two."""
+    narrow = getattr(torch, "float8_e4m3fn", torch.int8)  # torch 2.1 and later have it
+    case = Case(5)
+
+    def narrowed(x):
+        blocks = x.view(len(x), HIDDEN // 8, 8)
+        scales = blocks.abs().amax(-1).clamp(min=1) / 100
+        return (blocks / scales[..., None]).to(narrow).view(x.shape), scales
+
+    def widened(values, scales):
+        return (values.float().view(len(values), HIDDEN // 8, 8) * scales[..., None]).view(values.shape)
+
+    def outputs(x, weights, experts):
+        """Expert e multiplies by e + 1; weighted, in two bytes."""
+        return (x * (weights * (experts + 1)).sum(1, keepdim=True)).to(torch.bfloat16)
+    sent = [narrowed(torch.from_numpy(x)) for x in case.x]
+    case.x = [widened(*each).numpy() for each in sent]
+
+    def body(_, group):
+        me, buffer = group.rank, rails.Buffer(group, MIB)
+        chosen, given = torch.from_numpy(case.idx[me]), torch.from_numpy(case.weights[me])
+        (values, scales), idx, weights, per_expert, handle, _ = buffer.dispatch(sent[me], chosen, given, num_experts=EXPERTS)
+        assert (values.dtype, scales.dtype, tuple(scales.shape[1:])) == (narrow, torch.float32, (HIDDEN // 8,))
+        case.check_dispatch(me, widened(values, scales).numpy(), idx.numpy(), weights.numpy(), per_expert)
+        combined, sums, _ = buffer.combine(outputs(widened(values, scales), weights, idx + me * EACH), handle, topk_weights=weights)
+        expected = torch.zeros(combined.shape)
+        for rank in range(WORLD):  # in the order in which combine() adds
+            there = (chosen >= 0) & (chosen // EACH == rank)
+            expected += outputs(torch.from_numpy(case.x[me]), given * there, chosen)
+        assert torch.equal(combined, expected.to(torch.bfloat16)) and torch.equal(sums, given * (chosen >= 0))
+    run_ranks(cluster, WORLD, body)
+
+
 def test_a_layout_made_before(cluster):
     case = Case(2, np.int32)
 
