@@ -3,8 +3,11 @@
     /usr/bin/python3 -m pytest tests/python [--build build/release] [-k NAME]
 """
 
+import contextlib
 import gc
 import os
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -61,6 +64,30 @@ def status(cluster, node):
 def sockets(cluster, rank=0, nodes=2):
     """The socket directory of a rank's node."""
     return cluster.nodes[rank % nodes].sockets
+
+
+@contextlib.contextmanager
+def programs(*commands, limit=150):
+    """Starts Python programs, each given by its command line and more variables of the environment. They end with the block, or after
+    `limit` seconds, as does what they have started."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    started = [subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env={**variables, **more}, text=True, start_new_session=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for command, more in commands]
+
+    def kill():
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    timer = threading.Timer(limit, kill)
+    timer.start()
+    try:
+        yield started
+    finally:
+        timer.cancel()
+        kill()
+        for process in started:
+            process.wait()
+            process.stdout.close()
 
 
 def run_ranks(cluster, world, body, nodes=2, driver=None, **options):

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import harness
-from conftest import ROOT
+from conftest import ROOT, programs
 
 
 def test_losses_are_equal(cluster, tmp_path):
@@ -22,3 +23,13 @@ def test_losses_are_equal(cluster, tmp_path):
     assert (tmp_path / "plot.svg").read_text().count("<polyline") == 2
     replay = cluster.replay(tmp_path / "trace.csv", "--trace-ranks-per-node", "2", "--verify", "--bytes-per-token", "256")
     assert replay["verified"] is True and replay["bytes"] > 0
+
+
+def test_the_demo():
+    """`./dev demo moe` after its build: four daemons, here two ranks, the table of both runs."""
+    with programs((["bench/demo_moe.py", "--build", harness.BUILD, "--ranks", "2", "--steps", "1"], {}), limit=200) as (demo,):
+        said = demo.communicate()[0]
+    assert demo.returncode == 0, said
+    gloo, rails = (re.search(rf"^{name} +\S+ ms +\d+% +(\S+) +(\S+)", said, re.MULTILINE) for name in ("gloo", "rails"))
+    assert gloo[1] == rails[1] and gloo[2] == "-" and float(rails[2]) >= 1, said
+    assert "the losses of all steps are equal to the last bit\n" in said

@@ -1,19 +1,12 @@
 """Ranks of torch as launchers start them: spawned or forked, beside forked children, and again after one of them has died."""
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
-import threading
 
 import pytest
 import torch.distributed as dist
 
 import harness
-from conftest import ROOT, status
-
-LIMIT = 100  # seconds for all processes of a test
+from conftest import programs, status
 
 
 @pytest.fixture(scope="module")
@@ -30,37 +23,12 @@ def daemons(all_daemons):
         harness.eventually(lambda node=node: not status(all_daemons, node)["sessions"], f"{node.name} has no session", patience=10)
 
 
-@contextlib.contextmanager
-def programs(*commands):
-    """Processes of programs of this folder, each given by its name, arguments and environment. They end with the block, or at the
-    limit, as do those that they have started."""
-    started = [subprocess.Popen([sys.executable, ROOT / "tests/python" / program, *map(str, arguments)], text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more},
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-               for program, arguments, more in commands]
-
-    def kill():
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    limit = threading.Timer(LIMIT, kill)
-    limit.start()
-    try:
-        yield started
-    finally:
-        limit.cancel()
-        kill()
-        for process in started:
-            process.wait()
-            process.stdout.close()
-
-
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_start_methods(daemons, tmp_path, method, world):
     """Over one daemon and over four, while children are forked."""
-    arguments = method, world, tmp_path / "store", *(node.sockets for node in daemons.nodes)
-    with programs(("torch_start.py", arguments, {})) as (process,):
+    command = "tests/python/torch_start.py", method, world, tmp_path / "store", *(node.sockets for node in daemons.nodes)
+    with programs((command, {})) as (process,):
         assert (process.communicate()[0], process.returncode) == ("", 0)
 
 
@@ -71,7 +39,7 @@ def test_elastic_restart(daemons):
     common = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(world)}
 
     def attempt(number):
-        return programs(*(("torch_elastic_rank.py", (), {
+        return programs(*((["tests/python/torch_elastic_rank.py"], {
             **common, "RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(number),
             "RAILS_SOCKET_DIR": str(daemons.nodes[rank].sockets)}) for rank in range(world)))
     with attempt(0) as ranks:
