@@ -108,7 +108,7 @@ def test_pieces_wait_for_room(cluster):
         group = Limited()
         group._end = lambda _: None  # the job does not end
         with pytest.raises(rails.ResourceExhaustedError):
-            Work("test", [], parts, parts, 0).submit(group, pool, 0.1, True)
+            Work("test", [], parts, parts, 0).submit(group, pool, 60, True)
         assert (group.jobs, group.left) == (1, True)
 
 

@@ -102,6 +102,56 @@ def check_all_to_all(gloo, group):
     expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)
 
 
+def check_overlaps(group):
+    """Parts that overlap parts of the other side at other lengths, where some are shared."""
+    lengths = [[120 + 60 * ((source + 2 * target) % 3) for target in range(WORLD)] for source in range(WORLD)]
+
+    def part(source, target):
+        return torch.arange(lengths[source][target]) % 7 + 10 * target + 100 * source
+
+    def views(memory, sizes, private):
+        """One part after the other; those of `private` ranks are elsewhere."""
+        return [part.clone() if rank in private else part for rank, part in enumerate(memory[:sum(sizes)].split(sizes))]
+    into = [row[RANK] for row in lengths]
+    for private_inputs, private_outputs in (({0}, ()), ((), {1}), ({1, 2}, ()), ((), {0, 3}), ((), ())):
+        memory = rails.torch.empty(2000, dtype=torch.int64)
+        memory[:sum(lengths[RANK])] = torch.cat([part(RANK, target) for target in range(WORLD)])
+        inputs, outputs = views(memory, lengths[RANK], private_inputs), views(memory[37:], into, private_outputs)
+        dist.all_to_all(outputs, inputs, group=group)
+        assert all(torch.equal(output, part(source, RANK)) for source, output in enumerate(outputs)), (private_inputs, private_outputs)
+
+
+def check_outputs_that_cannot_be_written(group):
+    """The operation fails where its output is, and the group goes on. Threads of a group have not the caller's modes."""
+    twice = torch.zeros(1).expand(3)
+    inputs = [torch.full((3,), 10.0 * RANK + peer) for peer in range(WORLD)]
+    for number in range(WORLD):  # the own output among others
+        outputs = [torch.zeros(3) for _ in range(WORLD)]
+        outputs[number] = twice if RANK == 0 else outputs[number]
+        work = dist.all_to_all(outputs, inputs, group=group, async_op=True)
+        if RANK:
+            work.wait()
+            assert [int(output[2]) for output in outputs] == [10 * peer + RANK for peer in range(WORLD)]
+        elif number == RANK or torch.__version__ < "2":
+            error = expect(RuntimeError, "", work.wait)
+            assert work.is_completed() and not work.is_success() and work.exception() is error
+    with torch.inference_mode():
+        kept = torch.arange(2.0 * WORLD).view(WORLD, 2) + 100 * RANK
+        landed = torch.zeros(WORLD, 2)
+        works = [dist.all_to_all_single(output[:, 0], given[:, 0], group=group, async_op=True)
+                 for output, given in ((landed, kept), (landed[:, 1:], kept[:, 1:]))]
+        for work in works:
+            work.wait()
+        assert landed[:, 1].tolist() == [100.0 * peer + 2 * RANK + 1 for peer in range(WORLD)]
+    shared = rails.torch.empty(3)  # one rank's own mistake
+    outputs = [shared if RANK == 0 and peer < 2 else torch.zeros(3) if RANK else rails.torch.empty(3) for peer in range(WORLD)]
+    if RANK == 0:
+        expect(rails.InvalidArgumentError, "overlap", dist.all_to_all, outputs, inputs, group=group)
+        outputs = [rails.torch.empty(3) for _ in range(WORLD)]
+    dist.all_to_all(outputs, inputs, group=group)
+    assert [int(output[2]) for output in outputs] == [10 * peer + RANK for peer in range(WORLD)]
+
+
 def check_lists(gloo, group):
     """all_gather, and all_to_all of tensors of different shapes, which Gloo has only as all_to_all_single."""
     for dtype in DTYPES:
@@ -377,6 +427,8 @@ def main():
     assert dist.get_backend(group) == "rails" and dist.get_rank(group) == RANK
     torch.manual_seed(RANK)
     check_all_to_all(gloo, group)
+    check_overlaps(group)
+    check_outputs_that_cannot_be_written(group)
     check_lists(gloo, group)
     check_others(group)
     check_pairs(gloo, group)

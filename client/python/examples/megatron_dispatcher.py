@@ -54,15 +54,16 @@ class Combine(torch.autograd.Function):
 class RailsTokenDispatcher:
     """Megatron-core's MoETokenDispatcher: between `token_dispatch` and `token_combine` a layer may compute what needs no other rank."""
 
-    def __init__(self, buffer, local_experts):
-        self.buffer, self.local_experts = buffer, local_experts
+    def __init__(self, buffer, local_experts, topk):
+        """`topk`: the most experts of a token, equal on all ranks."""
+        self.buffer, self.local_experts, self.topk = buffer, local_experts, topk
 
     def dispatch_preprocess(self, hidden_states, routing_map, probs):
         """Args: tokens of shape (..., hidden); whether a token goes to an expert and its weight there, of shape (tokens, experts)."""
         self.shape = hidden_states.shape
-        weights, experts = (probs * routing_map).topk(int(routing_map.sum(1).max()), 1)
-        self.experts = experts.masked_fill(~routing_map.gather(1, experts), -1)
-        return hidden_states.reshape(-1, self.shape[-1]), weights
+        chosen, experts = routing_map.int().topk(self.topk, 1)
+        self.experts = experts.masked_fill(chosen == 0, -1)
+        return hidden_states.reshape(-1, self.shape[-1]), probs.gather(1, experts) * chosen
 
     def token_dispatch(self, hidden_states, weights):
         received, self.local, theirs, self.handle = Dispatch.apply(hidden_states, self.experts, weights, self.buffer)
@@ -105,7 +106,7 @@ def run(rank, options):
     each = EXPERTS // options.world
     with rails.connect(options.sockets[rank % len(options.sockets)], timeout=options.wait) as client:
         with client.join("megatron_dispatcher.py", rank, options.world) as group:
-            dispatcher = RailsTokenDispatcher(rails.Buffer(group, num_bytes=64 << 20), each)
+            dispatcher = RailsTokenDispatcher(rails.Buffer(group, num_bytes=64 << 20), each, CHOSEN)
             y = layer(dispatcher, x, routing_map, probs, everyone[rank * each:(rank + 1) * each])
             gradients = torch.autograd.grad(y.square().sum(), (x, probs))
     dense = torch.einsum("nh,ehk,ne->nk", x.reshape(-1, HIDDEN), everyone, probs * routing_map).view(x.shape)

@@ -7,13 +7,16 @@ import contextlib
 import datetime
 import threading
 import time
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 import rails
+from rails._memory import Place
 from rails._torch_staging import MANY_BYTES, PIECES, Parts, Pool, Staging, overlap
+
+_ROOM_TIMEOUT = 1.0  # seconds for which a later job of an operation waits for limits of the daemon
 
 
 class Work(_TorchWork):
@@ -21,7 +24,7 @@ class Work(_TorchWork):
 
     # Every operation makes one: a dict would cost a microsecond.
     __slots__ = ("_what", "_outputs", "_tag", "_members", "_parts", "_begun", "number", "_error", "_landed", "_works", "_staging",
-                 "_submitted_at", "_copied", "_aborted")
+                 "_submitted_at", "_copied", "_well", "_aborted")
 
     def __init__(self, what: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts, tag: int,
                  members: Sequence[int] | None = None):
@@ -38,6 +41,7 @@ class Work(_TorchWork):
         self._submitted_at: list[float] = []  # of several jobs, seconds
         self._staging: Staging | None = None  # None: not needed, or finished
         self._copied = 0, 0  # bytes that this rank copies to staging memory and from it
+        self._well = False  # its jobs have ended well
         self._aborted = False
 
     def is_completed(self) -> bool:
@@ -79,7 +83,7 @@ class Work(_TorchWork):
     def report(self) -> rails.Report:
         """The report of the operation, which has ended. If it was cut into several jobs, `seq` is that of the first, and the
         other figures are of all together; `slices` is their number."""
-        if not self._works:
+        if not self._works or self._parts is not None:
             raise self._error or rails.FailedPreconditionError(f"{self._what} has not begun")
         out, into = self._copied
         return _sum([work.report for work in self._works], self._submitted_at)._replace(copied_out_bytes=out, copied_in_bytes=into)
@@ -87,7 +91,7 @@ class Work(_TorchWork):
     @property
     def copies_many(self) -> bool:
         """A rank has copied so much in this operation, which has ended, that cutting the next ones is worth it."""
-        return self._error is None and bool(self._works) and self._works[-1]._highest_vote() > 0
+        return self._well and self._works[-1]._highest_vote() > 0
 
     def synchronize(self) -> None:
         self.wait()
@@ -123,7 +127,9 @@ class Work(_TorchWork):
         else:
             shared = out is not None and not overlaps, into is not None
             pieces = PIECES if cut else 1
-            self._staging = Staging(pool, group.rank, sends, receives, shared, pieces, overlaps)
+            if cut and into is not None:
+                _check_distinct(into)
+            self._staging = Staging(pool, group.rank, sends, receives, shared, pieces)
             self._copied = self._staging.copied_bytes
             self._submit_pieces(group, self._staging, pieces, timeout)
         self._parts = None
@@ -133,30 +139,50 @@ class Work(_TorchWork):
             self.abort()
 
     def _submit_pieces(self, group: rails.Group, staging: Staging, pieces: int, timeout: float) -> None:
-        vote = int(sum(self._copied) >= MANY_BYTES)
-        until = time.monotonic() + timeout
         try:
             for piece in range(pieces):
-                flows = staging.flows(piece)
-                self._submitted_at.append(time.monotonic())
-                while len(self._works) == piece:
-                    try:
-                        self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout, vote=vote))
-                    except rails.ResourceExhaustedError:
-                        if piece == 0 or time.monotonic() > until:
-                            raise
-                        # A limit of jobs holds until the piece before has ended; one of jobs in a second, a little longer.
-                        with contextlib.suppress(rails.RailsError):
-                            self._works[-1]._end(max(until - time.monotonic(), 0))
-                        time.sleep(0.01)
-        except BaseException:
-            if self._works:  # the other ranks would wait for the rest of it
-                with contextlib.suppress(rails.RailsError):
-                    group.leave()
-            else:
+                self._submit_piece(group, staging.flows(piece), piece, timeout)
+        except Exception as error:
+            if not self._works:
                 staging.finish()
-            raise
-        staging.copy_own()
+                raise
+            # The other ranks would wait for the rest of it. The jobs before know why the group is over.
+            reason = self._first_error() if isinstance(error, rails.FailedPreconditionError) else None
+            with contextlib.suppress(rails.RailsError):
+                group.leave()
+            raise reason or error from None
+        try:
+            staging.copy_own()
+        except Exception as error:  # the jobs go on
+            self._error = error
+
+    def _submit_piece(self, group: rails.Group, flows: list[Any], piece: int, timeout: float) -> None:
+        until = time.monotonic() + _ROOM_TIMEOUT
+        while True:
+            try:
+                at = time.monotonic()
+                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout,
+                                                           vote=int(sum(self._copied) >= MANY_BYTES)))
+                self._submitted_at.append(at)
+                return
+            except rails.ResourceExhaustedError:
+                if piece == 0 or time.monotonic() > until:
+                    raise
+                # A limit of jobs holds until the piece before has ended; one of jobs in a second, a little longer.
+                with contextlib.suppress(rails.RailsError):
+                    self._works[-1]._end(max(until - time.monotonic(), 0))
+                time.sleep(0.01)
+
+    def _first_error(self) -> rails.RailsError | None:
+        """Why a job that was submitted has failed, if one has, or does so at once."""
+        for work in self._works:
+            try:
+                work._end(1)
+            except rails.UnfinishedError:
+                return None
+            except rails.RailsError as error:
+                return error
+        return None
 
     def fail(self, error: Exception) -> None:
         """It cannot be submitted."""
@@ -176,16 +202,19 @@ class Work(_TorchWork):
         until = None if timeout is None else time.monotonic() + timeout
         if self._begun is not None and not self._begun.wait(timeout):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
-        error, staging = self._error, self._staging
+        error, staging, well = self._error, self._staging, bool(self._works)
         for piece, work in enumerate(list(self._works)):
             failure = self._outcome(work, until)
-            error = error or failure
+            error, well = error or failure, well and failure is None
             if staging is not None and error is None:
-                staging.land(piece)
+                try:
+                    staging.land(piece)
+                except Exception as refused:  # torch does not write this output: the operation's own error
+                    error = refused
         if staging is not None:
             staging.finish()
             self._staging = None
-        self._error, self._landed = error, True
+        self._error, self._well, self._landed = self._error or error, well, True  # another thread may have been first
 
     def _outcome(self, work: rails.Work, until: float | None) -> Exception | None:
         """Waits for the end of a job, and returns why it has failed: the same for every thread that asks, whatever its own wait
@@ -209,6 +238,14 @@ class Work(_TorchWork):
             return error
         ranks = error.ranks if self._members is None else [self._members[rank] for rank in error.ranks]
         return type(error)(f"operation {self.number}, {self._what}: {error.text}", error.code, error.node, ranks)
+
+
+def _check_distinct(receives: list[Place]) -> None:
+    """The daemon would refuse a later job of the operation, when the first is under way."""
+    spans = sorted((place.segment.value, place.offset, place.length) for place in receives if place.segment is not None)
+    for (segment, begin, length), (other, next_begin, _) in zip(spans, spans[1:]):
+        if segment == other and next_begin < begin + length:
+            raise rails.InvalidArgumentError("tensors that are received overlap each other")
 
 
 def _sum(reports: list[rails.Report], submitted_at: list[float]) -> rails.Report:
@@ -326,4 +363,10 @@ class Channel:
             work.submit(self._group, self._pool, self._timeout, self._cuts)
         except rails.RailsError as error:
             raise work.explained(self._over or error) from None
+        except Exception:
+            raise
+        except BaseException:  # interrupted: a job may have been submitted that nobody here knows of
+            with contextlib.suppress(rails.RailsError):
+                self._group.leave()
+            raise
         self._last = work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import NamedTuple, Sequence
 
 import numpy as np
@@ -66,8 +67,9 @@ def overlap(sends: list[Place], receives: list[Place]) -> bool:
 class Pool:
     """Staging memory, which the operations of a process group use in turn. Thread-safe."""
 
-    def __init__(self, client: rails.Client):
-        self._client = client
+    def __init__(self, client: rails.Client, patience: float = 0):
+        """`patience`: seconds for which the group may wait for a daemon that is away."""
+        self._client, self._patience = client, patience
         self._place = client._memory.place
         self._lock = threading.Lock()
         self._free: list[_Memory] = []
@@ -85,7 +87,14 @@ class Pool:
             if fitting:
                 return self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
             self._free.clear()  # what is too small would pile up
-        return self._client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
+            except (rails.UnavailableError, rails.AbortedError):
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.05)
 
     def give(self, memory: list[_Memory]) -> None:
         with self._lock:
@@ -112,7 +121,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     if is_plain(target) and is_plain(source):
         np.copyto(_bytes_of(target), _bytes_of(source))
     else:
-        target.copy_(source.reshape(target.shape))
+        with torch.inference_mode():  # a thread of the channel has not the caller's modes
+            target.copy_(source.reshape(target.shape))
 
 
 def _cut(length: int, piece: int, pieces: int) -> slice:
@@ -120,8 +130,8 @@ def _cut(length: int, piece: int, pieces: int) -> slice:
     because it is copied before anything is sent; and the last one, because it is copied when all has come."""
     if pieces == 1:
         return slice(0, length)
-    end = length // 6 // _CUT_BYTES * _CUT_BYTES if length >= _SHORT_BYTES else 0
-    cuts = 0, end, length - end, length
+    end = length // 6 // _CUT_BYTES * _CUT_BYTES
+    cuts = (0, end, length - end, length) if length >= _SHORT_BYTES else (0, length, length, length)
     return slice(cuts[piece], cuts[piece + 1])
 
 
@@ -129,7 +139,7 @@ class _Copied(NamedTuple):
     """A tensor, and the staging memory that stands for it."""
 
     tensor: torch.Tensor
-    plain: _Memory | None  # its bytes, which are copied piece by piece; None: it is copied at once
+    plain: _Memory | None  # its bytes, which are copied piece by piece; None: it is copied at once, before or after all jobs
     memory: _Memory
 
     def whole(self) -> torch.Tensor:
@@ -139,10 +149,8 @@ class _Copied(NamedTuple):
 class Staging:
     """The memory of one operation, in pieces that are jobs of their own. `land()` and `finish()` are thread-safe."""
 
-    def __init__(self, pool: Pool, rank: int, sends: Parts, receives: Parts, shared: tuple[bool, bool], pieces: int,
-                 overlaps: bool = False):
-        """`shared`: the jobs use the memory of what is sent, and received. Otherwise it is copied. `overlaps`: a job may write
-        what has not been sent, unless all of it is copied before."""
+    def __init__(self, pool: Pool, rank: int, sends: Parts, receives: Parts, shared: tuple[bool, bool], pieces: int):
+        """`shared`: the jobs use the memory of what is sent, and received. Otherwise it is copied."""
         self._pool, self._pieces = pool, pieces
         self._lock = threading.Lock()
         self._taken: list[_Memory] = []
@@ -153,14 +161,15 @@ class Staging:
         # operation at every rank: the daemon must see them.
         if not any(shared) and rank in out and out[rank].numel() == into[rank].numel() and out[rank].dtype == into[rank].dtype:
             self._own = into.pop(rank), out.pop(rank)
-        self._out, self._outgoing = self._memory(out, shared[0], overlaps)
-        self._into, self._incoming = self._memory(into, shared[1], False)
+        # A tensor may overlap memory of the other side that a job writes or sends while pieces are copied.
+        self._out, self._outgoing = self._memory(out, shared[0], shared[1])
+        self._into, self._incoming = self._memory(into, shared[1], shared[0])
         # Bytes that this rank copies to staging memory and from it.
         self.copied_bytes = tuple(sum(len(copied.memory) for copied in side) for side in (self._outgoing, self._incoming))
 
     def _memory(self, tensors: dict[int, torch.Tensor], shared: bool, at_once: bool) -> tuple[dict[int, _Memory], list[_Copied]]:
         """The bytes of each flow in memory of the daemon, and the tensors that are copied there: one after the other, each
-        aligned for its type. `at_once`: all of them before the first piece."""
+        aligned for its type. `at_once`: not piece by piece."""
         if shared:
             return {peer: _bytes_of(tensor) for peer, tensor in tensors.items()}, []
         different = {id(tensor): tensor for tensor in tensors.values()}
@@ -189,8 +198,8 @@ class Staging:
     def copy_own(self) -> None:
         """Copies what the rank sends to itself, beside the rails."""
         if self._own is not None:
-            _copy(*self._own)
-            self._own = None
+            (into, out), self._own = self._own, None
+            _copy(into, out if is_plain(into) and is_plain(out) else out.clone())  # they may overlap
 
     def land(self, piece: int) -> None:
         """The job of the piece has ended well: brings its output to where it belongs. Once; pieces come in order."""
@@ -208,5 +217,6 @@ class Staging:
     def finish(self) -> None:
         """The jobs have ended: gives the memory back."""
         with self._lock:
+            self._landed = self._pieces
             self._pool.give(self._taken)
             self._taken = []

@@ -90,7 +90,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._name, self._timeout = name, timeout.total_seconds()
         self._detail = dist.get_debug_level() == dist.DebugLevel.DETAIL
         shared = client(options.socket_dir)
-        self._pool = Pool(shared)
+        self._pool = Pool(shared, options.wait_limit or 0 if options.recovery == "wait" else 0)
         if rank == 0:
             store.set("rails", f"{secrets.token_hex(8)} {secrets.token_hex(16)}")
         nonce, key = store.get("rails").decode().split()
