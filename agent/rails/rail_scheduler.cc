@@ -135,11 +135,6 @@ void RailScheduler::Expect(uint32_t priority, absl::Time now) {
   priorities_[priority].expected_at = now;
 }
 
-RailScheduler::Destination& RailScheduler::To(TenantQueue& queue, PeerIndex peer) {
-  if (peer.value() >= queue.destinations.size()) queue.destinations.resize(peers_.size());
-  return queue.destinations[peer.value()];
-}
-
 // Places are a permutation: the peer that had `place` takes this peer's former place, until its own is set.
 void RailScheduler::SetPlace(PeerIndex peer, uint32_t place) {
   while (peers_.size() <= std::max(peer.value(), place)) {
@@ -150,14 +145,18 @@ void RailScheduler::SetPlace(PeerIndex peer, uint32_t place) {
   if (other == peer) return;
   std::swap(peers_[peer.value()].place, peers_[other.value()].place);
   std::swap(peer_at_[peers_[peer.value()].place], peer_at_[peers_[other.value()].place]);
-  for (TenantQueue& queue : tenants_) {
-    UpdatePeer(queue, peer);
-    UpdatePeer(queue, other);
+  for (TenantQueue& tenant : tenants_) {
+    for (PeerQueue& queue : tenant.peers) {
+      if (queue.destinations.empty()) continue;
+      queue.destinations.resize(peers_.size());
+      UpdatePeer(queue, peer);
+      UpdatePeer(queue, other);
+    }
   }
 }
 
-void RailScheduler::UpdatePeer(TenantQueue& queue, PeerIndex peer) {
-  const Destination& to = To(queue, peer);
+void RailScheduler::UpdatePeer(PeerQueue& queue, PeerIndex peer) {
+  const Destination& to = queue.destinations[peer.value()];
   const bool can = to.unposted_bytes > 0 && !to.set_aside;
   queue.left.Set(peers_[peer.value()].place, can ? to.unposted_bytes : 0);
   queue.waited.Set(peers_[peer.value()].place, can ? ~to.served_at : 0);
@@ -174,7 +173,8 @@ void RailScheduler::UpdateRank(uint32_t tenant) {
   working_ -= std::exchange(queue.working, working);
 }
 
-void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm) {
+void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm,
+                        bool urgent) {
   if (bytes == 0) return;
   if (tenant >= tenants_.size()) tenants_.resize(tenant + 1);
   SetPlace(peer, place);
@@ -186,27 +186,29 @@ void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_
     Resume(peer);
   }
   most_inflow_ = std::max(most_inflow_, inflow_);
-  TenantQueue& queue = tenants_[tenant];
-  Destination& to = To(queue, peer);
+  PeerQueue& queue = tenants_[tenant].peers[urgent];
+  if (peer.value() >= queue.destinations.size()) queue.destinations.resize(peers_.size());
+  Destination& to = queue.destinations[peer.value()];
   if (to.unposted_bytes == 0) {
     ++queue.active;
     to.served_at = queue.pieces;
   }
   to.unposted_bytes += bytes;
-  queue.unposted_bytes += bytes;
+  tenants_[tenant].unposted_bytes += bytes;
   priorities_[ShareOf(tenant).priority].unposted_bytes += bytes;
   unposted_bytes_ += bytes;
+  urgent_bytes_ += urgent ? bytes : 0;
   UpdatePeer(queue, peer);
   UpdateRank(tenant);
   Publish();
 }
 
-void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes) {
+void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool urgent) {
   if (bytes == 0) return;
-  TenantQueue& queue = tenants_[tenant];
-  Destination& to = To(queue, peer);
+  PeerQueue& queue = tenants_[tenant].peers[urgent];
+  Destination& to = queue.destinations[peer.value()];
   to.unposted_bytes -= bytes;
-  queue.unposted_bytes -= bytes;
+  tenants_[tenant].unposted_bytes -= bytes;
   PeerState& state = peers_[peer.value()];
   state.unposted_bytes -= bytes;
   if (state.unposted_bytes == 0) inflow_ -= std::exchange(state.inflow_ppm, 0);
@@ -219,6 +221,7 @@ void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes) {
   }
   priorities_[ShareOf(tenant).priority].unposted_bytes -= bytes;
   unposted_bytes_ -= bytes;
+  urgent_bytes_ -= urgent ? bytes : 0;
   if (unposted_bytes_ == 0) full_since_ = absl::InfiniteFuture();
   UpdatePeer(queue, peer);
   UpdateRank(tenant);
@@ -243,11 +246,11 @@ uint64_t RailScheduler::StalledBytes(absl::Time now) {
   return stalled_bytes_;
 }
 
-// While several tenants work, or lower priorities yield, all tenants and peers share one window, so that the tenant
-// chosen first also leaves first. Bytes of lower priorities do not count. Lower priorities have no room when a higher
-// one has none.
+// While several tenants work, lower priorities yield, or urgent bytes wait beside others, all tenants and peers share
+// one window, so that the bytes chosen first also leave first. Bytes of lower priorities do not count. Lower priorities
+// have no room when a higher one has none.
 bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
-  bool shared = working_ > 1;
+  bool shared = working_ > 1 || (urgent_bytes_ > 0 && urgent_bytes_ < unposted_bytes_);
   for (uint32_t p = 0; p < shares_.highest_priority; ++p) shared = shared || priorities_[p].unposted_bytes > 0;
   uint64_t in_flight = 0;
   for (size_t p = priority; p < priorities_.size(); ++p) in_flight += priorities_[p].in_flight_bytes;
@@ -271,14 +274,14 @@ bool RailScheduler::IsOpen(const PeerState& peer, const Window& window, uint64_t
 // The peer with an open window for which most is left. If one was passed over for long: the peer that has waited
 // longest. Among equal ones the next in order, so that node k begins with node k + 1 and no receiver is hit by all at
 // once.
-std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, const Window& window) {
-  TenantQueue& queue = tenants_[tenant];
+std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, bool urgent, const Window& window) {
+  PeerQueue& queue = tenants_[tenant].peers[urgent];
   while (queue.left.largest() > 0) {
     const bool passed_over = queue.pieces - ~queue.waited.largest() >= kPassedOver * queue.active;
     const PeerIndex peer = peer_at_[(passed_over ? queue.waited : queue.left).Find(size_t{queue.last_place} + 1)];
     PeerState& state = peers_[peer.value()];
     if (IsOpen(state, window, queue.active)) return peer;
-    state.set_aside.push_back(tenant);
+    state.set_aside.emplace_back(tenant, urgent);
     queue.destinations[peer.value()].set_aside = true;
     UpdatePeer(queue, peer);
   }
@@ -287,9 +290,10 @@ std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, const Window& 
 
 // The peer's window may be open again.
 void RailScheduler::Resume(PeerIndex peer) {
-  for (const uint32_t tenant : peers_[peer.value()].set_aside) {
-    tenants_[tenant].destinations[peer.value()].set_aside = false;
-    UpdatePeer(tenants_[tenant], peer);
+  for (const auto& [tenant, urgent] : peers_[peer.value()].set_aside) {
+    PeerQueue& queue = tenants_[tenant].peers[urgent];
+    queue.destinations[peer.value()].set_aside = false;
+    UpdatePeer(queue, peer);
   }
   peers_[peer.value()].set_aside.clear();
 }
@@ -316,8 +320,10 @@ std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
       break;
     }
     const Window& window = WindowOf(priority);
-    if (const std::optional<PeerIndex> peer = NextPeer(tenant, window))
-      return Choice{tenant, *peer, window.piece_bytes};
+    bool urgent = urgent_bytes_ > 0;
+    std::optional<PeerIndex> peer = NextPeer(tenant, urgent, window);
+    if (urgent && !peer.has_value()) peer = NextPeer(tenant, urgent = false, window);
+    if (peer.has_value()) return Choice{tenant, *peer, window.piece_bytes, urgent};
     set_aside_.push_back(tenant);
     ranks_.Set(tenant, Rank());
   }
@@ -328,12 +334,13 @@ std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
   return std::nullopt;
 }
 
-void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now) {
+void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now, bool urgent) {
   TenantQueue& queue = tenants_[tenant];
+  PeerQueue& peers = queue.peers[urgent];
   const TenantShare share = ShareOf(tenant);
   PeerState& state = peers_[peer.value()];
-  queue.last_place = state.place;
-  queue.destinations[peer.value()].served_at = ++queue.pieces;
+  peers.last_place = state.place;
+  peers.destinations[peer.value()].served_at = ++peers.pieces;
   queue.in_flight_bytes += bytes;
   queue.served += static_cast<double>(bytes) / share.weight;
   priorities_[share.priority].in_flight_bytes += bytes;
@@ -349,7 +356,7 @@ void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, ab
     progress_->rate_bytes_per_s.store(0, std::memory_order_relaxed);
   }
   in_flight_bytes_ += bytes;
-  Remove(tenant, peer, bytes);
+  Remove(tenant, peer, bytes, urgent);
   if (inflow_ < kLeastInflowPart * most_inflow_) EndStretch(now);
   const Rank& next = ranks_.largest();
   priorities_[share.priority].served = next.first == share.priority + 1 ? -next.second : queue.served;

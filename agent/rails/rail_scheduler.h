@@ -3,6 +3,7 @@
 #ifndef RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 #define RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -32,9 +33,9 @@ struct RailShares {
 // Posted bytes can neither move to another rail nor be overtaken. They are bounded by a window, which is shared by the
 // peers that bytes wait for and by all that send to the same receiver, and by a limit for all peers together. Higher
 // priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal, Vin and
-// Cheng, 1996), then the peer with most bytes left, because it would end last. A peer that was passed over for long has
-// its turn. Windows shrink while the rail is slower than its speed. A chunk costs O(log peers + log tenants). Owned by
-// the rail's thread.
+// Cheng, 1996), then bytes of the tenant's urgent jobs, then the peer with most bytes left, because it would end last.
+// A peer that was passed over for long has its turn. Windows shrink while the rail is slower than its speed. A chunk
+// costs O(log peers + log tenants). Owned by the rail's thread.
 class RailScheduler {
  public:
   // `progress` takes the counts, and outlives this.
@@ -46,19 +47,21 @@ class RailScheduler {
   void Expect(uint32_t priority, absl::Time now);
 
   // Bytes to the peer wait to be posted. `place`: of the peer in the order in which this node serves its peers.
-  // `inflow_ppm`: SendStream's; 0 counts as the whole.
-  void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm = 0);
+  // `inflow_ppm`: SendStream's; 0 counts as the whole. `urgent`: of an urgent job.
+  void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes, uint32_t inflow_ppm = 0,
+           bool urgent = false);
   // The bytes no longer wait, and were not posted.
-  void Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes);
+  void Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool urgent = false);
 
   struct Choice {
     uint32_t tenant = 0;
     PeerIndex peer;
     uint64_t piece_bytes = 0;  // a chunk at most
+    bool urgent = false;
   };
   // Chooses whose bytes are posted next; nullopt while windows are full, or all tenants that wait pause.
   std::optional<Choice> Next(absl::Time now);
-  void OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now);
+  void OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now, bool urgent = false);
   void OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool acknowledged, absl::Time now);
   // When Next() may choose again, though nothing has ended.
   absl::Time NextDeadline() const { return look_again_; }
@@ -77,17 +80,21 @@ class RailScheduler {
  private:
   struct Destination {
     uint64_t unposted_bytes = 0;
-    uint64_t served_at = 0;  // the tenant's count of pieces when it was served last, or began to wait
+    uint64_t served_at = 0;  // the queue's count of pieces when it was served last, or began to wait
     bool set_aside = false;  // its window was full when it was chosen; until a chunk to it ends
   };
-  struct TenantQueue {
+  // Bytes of a tenant's urgent jobs, or of its others.
+  struct PeerQueue {
     std::vector<Destination> destinations;  // by peer
     // By place, of peers that can be chosen: bytes to be posted, and ~served_at.
     Tournament<uint64_t> left, waited;
     uint64_t active = 0;  // peers with something to be posted
-    uint64_t unposted_bytes = 0, in_flight_bytes = 0;
     uint64_t pieces = 0;  // posted so far
     uint32_t last_place = UINT32_MAX;
+  };
+  struct TenantQueue {
+    std::array<PeerQueue, 2> peers;  // by urgency
+    uint64_t unposted_bytes = 0, in_flight_bytes = 0;
     double served = 0;  // bytes over weight, as Priority::served
     bool working = false;
   };
@@ -107,7 +114,7 @@ class RailScheduler {
     uint32_t inflow_ppm = 0;  // the most of the jobs since nothing waited to be posted
     absl::Time heard_at;      // the last end of a chunk, or the first post after a rest
     bool stalled = false;
-    std::vector<uint32_t> set_aside;  // tenants
+    std::vector<std::pair<uint32_t, bool>> set_aside;  // tenants and urgency
   };
   // How much is posted at once.
   struct Window {
@@ -117,7 +124,6 @@ class RailScheduler {
 
   Window MakeWindow(double least_seconds, uint64_t least_pieces, double seconds) const;
   void SetWindows(double speed_bytes_per_s);
-  Destination& To(TenantQueue& queue, PeerIndex peer);
   void SetPlace(PeerIndex peer, uint32_t place);
   TenantShare ShareOf(size_t tenant) const {
     return tenant < shares_.tenants.size() ? shares_.tenants[tenant] : TenantShare{};
@@ -126,9 +132,9 @@ class RailScheduler {
   bool IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const;
   // Called when the tenant, or a peer for it, can be chosen, or cannot any more.
   void UpdateRank(uint32_t tenant);
-  void UpdatePeer(TenantQueue& queue, PeerIndex peer);
+  void UpdatePeer(PeerQueue& queue, PeerIndex peer);
   void Resume(PeerIndex peer);
-  std::optional<PeerIndex> NextPeer(uint32_t tenant, const Window& window);
+  std::optional<PeerIndex> NextPeer(uint32_t tenant, bool urgent, const Window& window);
   bool HasRoom(uint32_t priority, absl::Time now);
   uint64_t StalledBytes(absl::Time now);
   void Measure(uint64_t bytes, absl::Time now);
@@ -152,7 +158,8 @@ class RailScheduler {
   std::vector<PeerState> peers_;                                 // by index
   std::vector<PeerIndex> peer_at_;                               // by place
   uint64_t unposted_bytes_ = 0, in_flight_bytes_ = 0;
-  uint64_t working_ = 0;  // tenants with bytes unposted or in flight
+  uint64_t urgent_bytes_ = 0;  // of unposted_bytes_
+  uint64_t working_ = 0;       // tenants with bytes unposted or in flight
   uint64_t stalled_bytes_ = 0;
   absl::Time look_for_stalled_at_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();

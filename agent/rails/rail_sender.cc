@@ -35,10 +35,15 @@ RailSender::Share* RailSender::Find(const SendStream* stream) {
   return found == shares_.end() ? nullptr : found->second;
 }
 
-RailSender::Queue& RailSender::QueueOf(uint32_t tenant, PeerIndex peer) {
+RailSender::Queue& RailSender::QueueOf(uint32_t tenant, PeerIndex peer, bool urgent) {
   if (tenant >= queues_.size()) queues_.resize(tenant + 1);
   if (peer.value() >= queues_[tenant].size()) queues_[tenant].resize(peer.value() + 1);
-  return queues_[tenant][peer.value()];
+  return queues_[tenant][peer.value()][urgent];
+}
+
+void RailSender::Queued(const Share& share, uint64_t bytes) {
+  const SendStream& stream = *share.stream;
+  scheduler_.Add(share.tenant, stream.peer, share.place, bytes, stream.inflow_ppm, stream.urgent);
 }
 
 RailEvent RailSender::ReportOf(RailEvent::Kind kind, const Share& share) const {
@@ -94,7 +99,7 @@ void RailSender::Give(const Assignment& a) {
   if (a.length_bytes > 0) {
     share->runs.push_back({a.offset_bytes, a.length_bytes});
     share->unposted_bytes += a.length_bytes;
-    if (share->queued) scheduler_.Add(share->tenant, peer, share->place, a.length_bytes, a.stream->inflow_ppm);
+    if (share->queued) Queued(*share, a.length_bytes);
     worked_ = true;
   }
   Schedule(*share);
@@ -103,10 +108,10 @@ void RailSender::Give(const Assignment& a) {
 void RailSender::Schedule(Share& share) {
   if (share.unposted_bytes > 0 && !share.queued && !share.broken) {
     share.queued = true;
-    Queue& queue = QueueOf(share.tenant, share.stream->peer);
+    Queue& queue = QueueOf(share);
     share.previous = std::exchange(queue.last, &share);
     (share.previous == nullptr ? queue.first : share.previous->next) = &share;
-    scheduler_.Add(share.tenant, share.stream->peer, share.place, share.unposted_bytes, share.stream->inflow_ppm);
+    Queued(share, share.unposted_bytes);
   }
   if (MayFence(share) && !share.fences) {
     share.fences = true;
@@ -116,8 +121,8 @@ void RailSender::Schedule(Share& share) {
 
 void RailSender::Unqueue(Share& share) {
   if (!std::exchange(share.queued, false)) return;
-  scheduler_.Remove(share.tenant, share.stream->peer, share.unposted_bytes);
-  Queue& queue = QueueOf(share.tenant, share.stream->peer);
+  Unqueued(share, share.unposted_bytes);
+  Queue& queue = QueueOf(share);
   (share.previous == nullptr ? queue.first : share.previous->next) = share.next;
   (share.next == nullptr ? queue.last : share.next->previous) = share.previous;
   share.previous = share.next = nullptr;
@@ -143,7 +148,7 @@ void RailSender::Release(const SendStream* stream, uint64_t bytes) {
     }
     share->weight = static_cast<uint8_t>(share->weight - weight);
     share->unposted_bytes -= bytes;
-    scheduler_.Remove(share->tenant, stream->peer, bytes);
+    Unqueued(*share, bytes);
     while (bytes > 0) {
       Run& last = share->runs.back();
       const uint64_t length = std::min(bytes, last.length_bytes);
@@ -249,7 +254,7 @@ void RailSender::Stage(Share& share, uint64_t offset_bytes, uint64_t length_byte
 }
 
 void RailSender::StageChunk(const RailScheduler::Choice& choice, absl::Time now) {
-  Share& share = *QueueOf(choice.tenant, choice.peer).first;
+  Share& share = *QueueOf(choice.tenant, choice.peer, choice.urgent).first;
   Run& run = share.runs[share.first_run];
   const uint64_t offset = run.offset_bytes, length = NextChunkBytes(run.length_bytes, choice.piece_bytes);
   run.offset_bytes += length;
@@ -258,7 +263,7 @@ void RailSender::StageChunk(const RailScheduler::Choice& choice, absl::Time now)
   share.unposted_bytes -= length;
   share.must_fence = true;
   share.stream->unposted_bytes[rail_.value()].fetch_sub(length, std::memory_order_relaxed);
-  scheduler_.OnPosted(choice.tenant, choice.peer, length, now);
+  scheduler_.OnPosted(choice.tenant, choice.peer, length, now, choice.urgent);
   if (share.unposted_bytes == 0) Unqueue(share);
   if (share.stream->records != nullptr) share.stream->records[rail_.value()].OnPosted(now);
   Stage(share, offset, length, now);  // the fence travels with the last bytes

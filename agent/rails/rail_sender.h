@@ -103,7 +103,13 @@ class RailSender {
 
   Share* Find(const SendStream* stream);
   void KnowPeer(PeerIndex peer);
-  Queue& QueueOf(uint32_t tenant, PeerIndex peer);
+  Queue& QueueOf(uint32_t tenant, PeerIndex peer, bool urgent);
+  Queue& QueueOf(const Share& share) { return QueueOf(share.tenant, share.stream->peer, share.stream->urgent); }
+  // Tell the scheduler of bytes that wait, or wait no longer.
+  void Queued(const Share& share, uint64_t bytes);
+  void Unqueued(const Share& share, uint64_t bytes) {
+    scheduler_.Remove(share.tenant, share.stream->peer, bytes, share.stream->urgent);
+  }
   uint64_t ConnectionTo(PeerIndex peer) const {
     return peer.value() < connections_.size() ? connections_[peer.value()] : 0;
   }
@@ -146,9 +152,9 @@ class RailSender {
   absl::flat_hash_map<const SendStream*, Share*> shares_;
   std::deque<Share> storage_;
   std::vector<Share*> free_;
-  std::vector<std::vector<Queue>> queues_;  // by tenant, by peer
-  std::vector<Share*> fences_;              // may fence without bytes
-  std::vector<InFlight> in_flight_;         // by cookie
+  std::vector<std::vector<std::array<Queue, 2>>> queues_;  // by tenant, by peer, by urgency
+  std::vector<Share*> fences_;                             // may fence without bytes
+  std::vector<InFlight> in_flight_;                        // by cookie
   std::vector<uint64_t> free_cookies_;
   // Orders that the transport has not taken yet.
   std::vector<SendOrder> staged_;

@@ -52,6 +52,7 @@ struct SendStream {
   Sending* sending = nullptr;      // the engine's; rails only carry it in their reports
   uint32_t inflow_ppm = 0;         // of the bytes that the job brings to the receiver; 0: not known
   uint16_t number = 0;             // names the exchange on the RailBoard
+  bool urgent = false;             // goes before other jobs of its tenant
   RailRecords* records = nullptr;  // by rail; null: none are kept
   // By rail: bytes that the engine has given to the rail and the rail has not posted.
   mutable CountByRail unposted_bytes = CountByRail(kMaxMaskedRails);

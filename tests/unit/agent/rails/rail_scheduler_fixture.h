@@ -29,6 +29,7 @@ class RailSchedulerTest : public ::testing::Test {
   struct Chunk {
     uint32_t tenant = 0, peer = 0;
     uint64_t bytes = 0;
+    bool urgent = false;
   };
 
   RailSchedulerTest() { SetUpRail(kSpeed); }
@@ -36,6 +37,7 @@ class RailSchedulerTest : public ::testing::Test {
     speed_ = speed;
     chunks_.clear();
     left_.clear();
+    urgent_left_.clear();
     scheduler_.emplace(SchedulerOptions{speed, chunk_bytes, window_bytes}, &progress_);
     SetShares(0);
   }
@@ -48,16 +50,21 @@ class RailSchedulerTest : public ::testing::Test {
     scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes, inflow_ppm);
     left_[{tenant, peer}] += bytes;
   }
+  // Bytes of an urgent job.
+  void QueueUrgent(uint32_t tenant, uint32_t peer, uint64_t bytes) {
+    scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes, 0, /*urgent=*/true);
+    urgent_left_[{tenant, peer}] += bytes;
+  }
   // Posts whatever windows allow.
   void Post() {
     while (const std::optional<RailScheduler::Choice> choice = scheduler_->Next(now_)) {
       const uint32_t peer = choice->peer.value();
-      uint64_t& left = left_[{choice->tenant, peer}];
+      uint64_t& left = (choice->urgent ? urgent_left_ : left_)[{choice->tenant, peer}];
       ASSERT_GT(left, 0u);
       const uint64_t bytes = NextChunkBytes(left, choice->piece_bytes);
       left -= bytes;
-      scheduler_->OnPosted(choice->tenant, choice->peer, bytes, now_);
-      chunks_.push_back({choice->tenant, peer, bytes});
+      scheduler_->OnPosted(choice->tenant, choice->peer, bytes, now_, choice->urgent);
+      chunks_.push_back({choice->tenant, peer, bytes, choice->urgent});
     }
   }
   void Acknowledge(bool acknowledged = true) {
@@ -97,8 +104,9 @@ class RailSchedulerTest : public ::testing::Test {
   RailShares shares_{{{.weight = 1}, {.weight = 3}, {.priority = 1}}, 0};
   std::optional<RailScheduler> scheduler_;
   std::map<uint32_t, uint32_t> places_{{0, 0}, {1, 1}, {2, 2}, {3, 3}};  // by peer
-  std::map<std::pair<uint32_t, uint32_t>, uint64_t> left_;               // by tenant and peer
-  std::deque<Chunk> chunks_;                                             // posted
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> left_;               // by tenant and peer, of jobs not urgent
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> urgent_left_;
+  std::deque<Chunk> chunks_;  // posted
   uint64_t most_in_flight_bytes_ = 0;
 };
 

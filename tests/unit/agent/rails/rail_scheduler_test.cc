@@ -337,6 +337,64 @@ TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
   EXPECT_EQ(InFlightTo(4), kPiece);
 }
 
+TEST_F(RailSchedulerTest, UrgentBytesGoFirstWhateverTheirPeer) {
+  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 400 * kPiece);
+  CarryBytes(20 * kPiece);
+  QueueUrgent(kOne, 3, 40 * kPiece);
+  QueueUrgent(kOne, 1, 20 * kPiece);
+  const auto left = left_;
+  CarryBytes(InFlight());
+  EXPECT_LT(InFlight(), kWindow) << "one for all, so that they need not wait for others";
+  CarryBytes(59 * kPiece - InFlight());
+  EXPECT_EQ(left_, left) << "others wait";
+  EXPECT_EQ(urgent_left_[std::make_pair(kOne, 1u)] + urgent_left_[std::make_pair(kOne, 3u)], kPiece);
+  CarryBytes(2000 * kPiece);
+  EXPECT_EQ(scheduler_->unposted_bytes(), 0u);
+  EXPECT_EQ(InFlight(), 0u);
+}
+
+TEST_F(RailSchedulerTest, APeerOfUrgentBytesHasAWindowAsIfTheOthersWereNotThere) {
+  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 400 * kPiece);
+  QueueUrgent(kOne, 1, 400 * kPiece);
+  Post();
+  EXPECT_EQ(InFlightTo(1), kWindow);
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+TEST_F(RailSchedulerTest, OthersGoOnWhileTheWindowsOfUrgentPeersAreFull) {
+  scheduler_->Add(kOne, PeerIndex(0), places_[0], 400 * kPiece, 500'000, /*urgent=*/true);
+  urgent_left_[{kOne, 0}] = 400 * kPiece;
+  Queue(kOne, 1, 400 * kPiece);
+  Post();
+  EXPECT_EQ(InFlightTo(0), 4 * kPiece) << "another node sends as much to it";
+  EXPECT_EQ(InFlightTo(1), 5 * kPiece) << "the rest";
+  EXPECT_TRUE(chunks_.front().urgent);
+  Acknowledge();
+  Post();
+  EXPECT_TRUE(chunks_.back().urgent) << "peer 0 takes one";
+  now_ += absl::Milliseconds(100);
+  Post();
+  EXPECT_EQ(InFlightTo(1), kWindow) << "peer 0 is silent";
+}
+
+// A rail of two tenants, with urgent jobs of one, both or none.
+TEST_F(RailSchedulerTest, UrgentJobsDoNotChangeTheSharesOfTenants) {
+  for (const uint32_t who : {0u, 1u, 2u, 3u}) {
+    SetUpRail(kSpeed);
+    for (uint32_t peer : {0u, 1u, 2u}) {
+      for (const uint32_t tenant : {kOne, kThree}) {
+        (who >> tenant & 1) != 0 ? QueueUrgent(tenant, peer, 40 * kMiB) : Queue(tenant, peer, 40 * kMiB);
+      }
+    }
+    auto carried = CarryBytes(400 * kPiece);
+    EXPECT_NEAR(static_cast<double>(carried[kThree]), 300 * kPiece, 2 * kPiece) << "urgent ones: " << who;
+  }
+  SetUpRail(kSpeed);
+  QueueUrgent(kOne, 0, 400 * kPiece);
+  Queue(kUrgent, 1, 100 * kPiece);
+  EXPECT_EQ(CarryBytes(100 * kPiece), (std::map<uint32_t, uint64_t>{{kUrgent, 100 * kPiece}})) << "nor priorities";
+}
+
 TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
   EXPECT_FALSE(progress_.Lags());
   Queue(kOne, 0, 3 * 8 * kPiece);

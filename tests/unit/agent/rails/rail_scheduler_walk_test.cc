@@ -26,17 +26,23 @@ class NaiveScheduler {
     shares_ = shares;
   }
   void Expect(uint32_t priority, absl::Time now) { expected_at_[priority] = now; }
-  void Add(uint32_t tenant, uint32_t peer, uint64_t bytes) {
-    Destination& to = tenants_[tenant].peers[peer];
-    if (to.unposted_bytes == 0) to.served_at = tenants_[tenant].pieces;
+  void Add(uint32_t tenant, uint32_t peer, bool urgent, uint64_t bytes) {
+    Queue& queue = tenants_[tenant].queues[urgent];
+    Destination& to = queue.peers[peer];
+    if (to.unposted_bytes == 0) to.served_at = queue.pieces;
     to.unposted_bytes += bytes;
   }
-  void Remove(uint32_t tenant, uint32_t peer, uint64_t bytes) { tenants_[tenant].peers[peer].unposted_bytes -= bytes; }
-  uint64_t Unposted(uint32_t tenant, uint32_t peer) const { return tenants_[tenant].peers[peer].unposted_bytes; }
+  void Remove(uint32_t tenant, uint32_t peer, bool urgent, uint64_t bytes) {
+    tenants_[tenant].queues[urgent].peers[peer].unposted_bytes -= bytes;
+  }
+  uint64_t Unposted(uint32_t tenant, uint32_t peer, bool urgent) const {
+    return tenants_[tenant].queues[urgent].peers[peer].unposted_bytes;
+  }
   void SetPlaces(const std::array<uint32_t, kPeers>& places) { places_ = places; }
 
   struct Choice {
     uint32_t tenant, peer;
+    bool urgent;
   };
   std::optional<Choice> Next(absl::Time now) {
     tried_ = {};
@@ -45,18 +51,22 @@ class NaiveScheduler {
       for (uint32_t p = priority + 1; p < kPriorities; ++p) {
         if (now < expected_at_[p] + 2 * absl::Milliseconds(3)) return std::nullopt;
       }
-      if (!HasRoom(priority, now)) return std::nullopt;
-      if (const std::optional<uint32_t> peer = NextPeer(*tenant)) return Choice{*tenant, *peer};
+      if (!HasRoom(*tenant, now)) return std::nullopt;
+      for (const bool urgent : {true, false}) {
+        if (const auto peer = NextPeer(tenants_[*tenant].queues[urgent])) return Choice{*tenant, *peer, urgent};
+      }
       tried_[*tenant] = true;
     }
     return std::nullopt;
   }
-  void OnPosted(uint32_t t, uint32_t peer, uint64_t bytes, absl::Time now) {
+  void OnPosted(const Choice& choice, uint64_t bytes, absl::Time now) {
+    const uint32_t t = choice.tenant, peer = choice.peer;
     Tenant& tenant = tenants_[t];
+    Queue& queue = tenant.queues[choice.urgent];
     tenant.served = Served(t) + static_cast<double>(bytes) / Of(t).weight;
-    tenant.last_place = places_[peer];
-    tenant.peers[peer].served_at = ++tenant.pieces;
-    tenant.peers[peer].unposted_bytes -= bytes;
+    queue.last_place = places_[peer];
+    queue.peers[peer].served_at = ++queue.pieces;
+    queue.peers[peer].unposted_bytes -= bytes;
     tenant.in_flight_bytes += bytes;
     if (windows_[peer].bytes == 0) windows_[peer].heard_at = now;
     windows_[peer].bytes += bytes;
@@ -79,10 +89,14 @@ class NaiveScheduler {
   struct Destination {
     uint64_t unposted_bytes = 0, served_at = 0;
   };
-  struct Tenant {
+  struct Queue {
     std::array<Destination, kPeers> peers;
-    uint64_t in_flight_bytes = 0, pieces = 0;
+    uint64_t pieces = 0;
     uint32_t last_place = UINT32_MAX;
+  };
+  struct Tenant {
+    std::array<Queue, 2> queues;  // by urgency
+    uint64_t in_flight_bytes = 0;
     double served = 0;
   };
   struct Window {
@@ -94,11 +108,14 @@ class NaiveScheduler {
     return tenant < shares_.tenants.size() ? shares_.tenants[tenant] : TenantShare{};
   }
   double Served(uint32_t tenant) const { return std::max(tenants_[tenant].served, least_[Of(tenant).priority]); }
-  uint64_t Active(uint32_t tenant) const {
-    return static_cast<uint64_t>(std::count_if(tenants_[tenant].peers.begin(), tenants_[tenant].peers.end(),
+  static uint64_t Active(const Queue& queue) {
+    return static_cast<uint64_t>(std::count_if(queue.peers.begin(), queue.peers.end(),
                                                [](const Destination& to) { return to.unposted_bytes > 0; }));
   }
-  bool Waits(uint32_t tenant) const { return Active(tenant) > 0; }
+  bool Waits(uint32_t tenant) const {
+    const auto& queues = tenants_[tenant].queues;
+    return Active(queues[0]) + Active(queues[1]) > 0;
+  }
   std::optional<uint32_t> NextTenant() const {
     std::optional<uint32_t> best;
     for (uint32_t t = 0; t < kTenants; ++t) {
@@ -109,9 +126,11 @@ class NaiveScheduler {
     }
     return best;
   }
-  bool HasRoom(uint32_t priority, absl::Time now) const {
+  bool HasRoom(uint32_t tenant, absl::Time now) const {
+    const uint32_t priority = Of(tenant).priority;
+    const auto& queues = tenants_[tenant].queues;
     uint64_t in_flight = 0, stalled = 0, working = 0;
-    bool yields = false;
+    bool yields = Active(queues[false]) > 0 && Active(queues[true]) > 0;
     for (uint32_t t = 0; t < kTenants; ++t) {
       if (Of(t).priority >= priority) in_flight += tenants_[t].in_flight_bytes;
       working += Waits(t) || tenants_[t].in_flight_bytes > 0;
@@ -122,19 +141,18 @@ class NaiveScheduler {
     }
     return in_flight < kRail.window_bytes * (working > 1 || yields ? 1 : 2) + stalled;
   }
-  std::optional<uint32_t> NextPeer(uint32_t t) const {
-    const Tenant& tenant = tenants_[t];
+  std::optional<uint32_t> NextPeer(const Queue& queue) const {
     std::optional<uint32_t> best;
     bool best_passed_over = false;
     for (uint32_t at = 1; at <= kPeers; ++at) {
-      const uint32_t place = (tenant.last_place + at) % kPeers;
+      const uint32_t place = (queue.last_place + at) % kPeers;
       const uint32_t peer = static_cast<uint32_t>(std::find(places_.begin(), places_.end(), place) - places_.begin());
-      const Destination& to = tenant.peers[peer];
-      const uint64_t each = std::max(kRail.chunk_bytes, kRail.window_bytes / Active(t));
+      const Destination& to = queue.peers[peer];
+      const uint64_t each = std::max(kRail.chunk_bytes, kRail.window_bytes / std::max<uint64_t>(1, Active(queue)));
       const bool open = windows_[peer].bytes + kRail.chunk_bytes / 2 <= each && windows_[peer].chunks < 256;
       if (to.unposted_bytes == 0 || !open) continue;
-      const bool passed_over = tenant.pieces - to.served_at >= 4 * Active(t);
-      const Destination* const other = best.has_value() ? &tenant.peers[*best] : nullptr;
+      const bool passed_over = queue.pieces - to.served_at >= 4 * Active(queue);
+      const Destination* const other = best.has_value() ? &queue.peers[*best] : nullptr;
       const bool sooner = passed_over && best_passed_over ? to.served_at < other->served_at : passed_over;
       const bool more =
           !passed_over && !best_passed_over && other != nullptr && to.unposted_bytes > other->unposted_bytes;
@@ -167,18 +185,19 @@ class SchedulerWalk {
 
   void Step() {
     const uint32_t tenant = Draw(kTenants), peer = Draw(kPeers);
+    const bool urgent = Draw(3) == 0;
     switch (Draw(10)) {
       case 0:
       case 1: {
         const uint64_t bytes = Draw(4) == 0 ? Draw(50) : Draw(5) * 1000;
-        scheduler_.Add(tenant, PeerIndex(peer), places_[peer], bytes);
-        naive_.Add(tenant, peer, bytes);
+        scheduler_.Add(tenant, PeerIndex(peer), places_[peer], bytes, 0, urgent);
+        naive_.Add(tenant, peer, urgent, bytes);
         break;
       }
       case 2: {
-        const uint64_t bytes = std::min<uint64_t>(naive_.Unposted(tenant, peer), Draw(3000));
-        scheduler_.Remove(tenant, PeerIndex(peer), bytes);
-        naive_.Remove(tenant, peer, bytes);
+        const uint64_t bytes = std::min<uint64_t>(naive_.Unposted(tenant, peer, urgent), Draw(3000));
+        scheduler_.Remove(tenant, PeerIndex(peer), bytes, urgent);
+        naive_.Remove(tenant, peer, urgent, bytes);
         break;
       }
       case 3:
@@ -224,9 +243,11 @@ class SchedulerWalk {
       if (!choice.has_value()) return;
       ASSERT_EQ(choice->tenant, expected->tenant);
       ASSERT_EQ(choice->peer.value(), expected->peer);
-      const uint64_t bytes = std::min(naive_.Unposted(expected->tenant, expected->peer), choice->piece_bytes);
-      scheduler_.OnPosted(choice->tenant, choice->peer, bytes, now_);
-      naive_.OnPosted(expected->tenant, expected->peer, bytes, now_);
+      ASSERT_EQ(choice->urgent, expected->urgent);
+      const uint64_t unposted = naive_.Unposted(expected->tenant, expected->peer, expected->urgent);
+      const uint64_t bytes = std::min(unposted, choice->piece_bytes);
+      scheduler_.OnPosted(choice->tenant, choice->peer, bytes, now_, choice->urgent);
+      naive_.OnPosted(*expected, bytes, now_);
       chunks_.push_back({expected->tenant, expected->peer, bytes});
       ++posted_;
     }

@@ -383,6 +383,23 @@ TEST_F(RailSenderTest, DryIsToldWhileAnotherRailLags) {
   EXPECT_EQ(Only(Kind::kDry, Take()).size(), 1u);
 }
 
+TEST_F(RailSenderTest, AnUrgentExchangeOvertakesThoseBeforeIt) {
+  GiveAndPost(stream_, 0, 8 * kMiB, 255);
+  SendStream& urgent = NewStream();
+  urgent.urgent = true;
+  Give(urgent, 0, 3 * kMiB, 255);
+  sender_->Release(&urgent, kMiB);
+  const RailEvent returned = TakeOnly(Kind::kReturned);
+  EXPECT_EQ(returned.length_bytes, kMiB);
+  Give(urgent, 2 * kMiB, kMiB, returned.weight);
+  EndAll(SendResult::kAcknowledged);
+  Post();
+  std::vector<const SendStream*> posted;
+  for (const SendOrder& order : orders()) posted.push_back(order.stream);
+  EXPECT_EQ(posted, (std::vector<const SendStream*>{&urgent, &urgent, &urgent, &stream_}));
+  EXPECT_EQ(Weights()[2], 255) << "its fence does not wait for the others";
+}
+
 TEST_F(RailSenderTest, StretchesAreReported) {
   GiveAndPost(stream_, 0, 16 * kMiB, 255);
   while (!orders().empty()) {

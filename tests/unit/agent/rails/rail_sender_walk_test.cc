@@ -30,6 +30,7 @@ class RailSenderWalk {
     }
     for (Flow& flow : flows_) {
       flow.stream.peer = kPeer;
+      flow.stream.urgent = Draw(2) == 0;
     }
   }
 
