@@ -38,7 +38,9 @@ void CopyQueue::Push(CopyTask task) {
   auto copy = std::make_shared<Copy>();
   copy->total_bytes = task.from->total_bytes();
   copy->task = std::move(task);
-  tenant.waiting.push_back(std::move(copy));
+  const auto place = std::partition_point(tenant.waiting.begin(), tenant.waiting.end(),
+                                          [&](const auto& other) { return other->task.urgent >= copy->task.urgent; });
+  tenant.waiting.insert(place, std::move(copy));
   ++waiting_;
   ++unfinished_;
 }

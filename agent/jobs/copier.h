@@ -32,6 +32,7 @@ struct CopyTask {
   const std::atomic<bool>* stop = nullptr;  // checked between steps
   size_t tenant = 0;                        // Tenant::index()
   TenantShare share = {};
+  bool urgent = false;
 };
 
 struct CopyResult {
@@ -54,8 +55,8 @@ class Copier {
 };
 
 // Chooses the copy that works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes
-// first, equal ones get bytes by weight. The copies of one tenant begin in the order in which they were pushed. Several
-// threads may work on one copy.
+// first, equal ones get bytes by weight. The copies of one tenant work in the order in which they were pushed, urgent
+// ones first. Several threads may work on one copy.
 class CopyQueue {
  public:
   struct Copy {

@@ -140,9 +140,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   part.deadline = now_ + std::min(submission.timeout, options_.max_job_time);
   Sooner(part.deadline);
   BeginReport(submission, group, &part.report);
-  part.submission = std::move(submission);
-  job.ranges += part.submission.ranges;
-  job.vote = std::max(job.vote, part.submission.vote);
+  job.Take(std::move(submission), &part);
   const absl::Status* const tombstone = records_.Tombstone(key);
   if (tombstone != nullptr && !job.aborting()) job.failure = *tombstone;
   if (job.aborting()) {

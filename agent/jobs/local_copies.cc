@@ -37,7 +37,7 @@ void Begin(NodeJob& job, RankPart& from, const CheckedFlow* send, RankPart& to, 
       LocalCopy{source, destination, {from.submission.memory, send->memory}, {to.submission.memory, into}});
   ++job.copies_running;
   copier->Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, &job.stop_copies, job.tenant->index(),
-                  job.tenant->share()});
+                  job.tenant->share(), job.urgent});
 }
 
 }  // namespace

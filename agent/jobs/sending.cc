@@ -92,6 +92,7 @@ absl::Status Sending::TakeGrant(const Grant& grant) {
 void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
   started_ = true;
   stream_.number = context_.board->TakeNumber();
+  stream_.urgent = job_->urgent;
   stream_.records = job_->recorder == nullptr ? nullptr : job_->recorder->rails();
   context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
   const auto begin = [&](const PlanRun& run) {

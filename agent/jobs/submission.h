@@ -40,6 +40,7 @@ struct Submission {
   uint64_t tag = 0;         // the trainer's own mark: layer, iteration; must agree over the ranks
   bool capacities = false;  // the lengths of `receives` are capacities: sources may send less; all ranks must agree
   uint64_t vote = 0;        // any number; the reports have the highest of all ranks
+  bool urgent = false;      // this node sends the job before its tenant's others; no part of the content
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it

@@ -409,6 +409,7 @@ CheckedSubmission Begin(const Submission& submission) {
   out.tag = submission.tag;
   out.capacities = submission.capacities;
   out.vote = submission.vote;
+  out.urgent = submission.urgent;
   out.timeout = submission.timeout;
   out.prepared = submission.prepared;
   return out;

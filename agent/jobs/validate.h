@@ -30,6 +30,7 @@ struct CheckedSubmission {
   uint64_t tag = 0;
   bool capacities = false;
   uint64_t vote = 0;
+  bool urgent = false;
   absl::Duration timeout;
   Digest digest{};              // SHA-256 of the content; equal ones are the same. 0: not known
   absl::Status verdict;         // why it is refused, unless its number was taken before

@@ -22,10 +22,10 @@ constexpr uint64_t kStep = 8 << 20;
 // Copies of whole steps, whose bytes nobody touches.
 class CopyQueueTest : public ::testing::Test {
  protected:
-  void Push(uint64_t job, size_t tenant, TenantShare share, uint64_t steps) {
+  void Push(uint64_t job, size_t tenant, TenantShare share, uint64_t steps, bool urgent = false) {
     MemoryRanges& memory = memories_.emplace_back();
     testing::Append(&memory, segment_, 0, steps * kStep);
-    queue_.Push({JobTag(job), 0, &memory, &memory, &go_on, tenant, share});
+    queue_.Push({JobTag(job), 0, &memory, &memory, &go_on, tenant, share, urgent});
   }
   // The jobs that the next steps belong to.
   std::vector<uint64_t> Take(size_t count) {
@@ -83,6 +83,28 @@ TEST_F(CopyQueueTest, CopiesOfOneTenantBeginInTheirOrderAndEndWithTheirLastStep)
   ASSERT_TRUE(result.has_value());
   EXPECT_EQ(result->job, JobTag(1));
   EXPECT_EQ(queue_.depth(), 0u);
+}
+
+TEST_F(CopyQueueTest, UrgentCopiesOvertakeOthersOfTheirTenantOnly) {
+  Push(1, 0, {}, 3);
+  Push(2, 0, {}, 1);
+  EXPECT_EQ(Take(1), (std::vector<uint64_t>{1}));
+  Push(3, 0, {}, 1, /*urgent=*/true);
+  Push(4, 0, {}, 1, /*urgent=*/true);
+  EXPECT_EQ(Take(5), (std::vector<uint64_t>{3, 4, 1, 1, 2}));
+  Push(5, 0, {}, 8, /*urgent=*/true);
+  Push(6, 1, {}, 8);
+  const std::vector<uint64_t> jobs = Take(8);
+  EXPECT_EQ(std::count(jobs.begin(), jobs.end(), 6), 4) << "another tenant has its share";
+}
+
+TEST_F(CopyQueueTest, AFailedUrgentCopyTakesNoFurtherSteps) {
+  Push(1, 0, {}, 1);
+  Push(2, 0, {}, 3, /*urgent=*/true);
+  EXPECT_EQ(Take(1), (std::vector<uint64_t>{2}));
+  EXPECT_TRUE(queue_.Finish(taken_[0], absl::CancelledError("stopped")).has_value());
+  EXPECT_EQ(Take(1), (std::vector<uint64_t>{1}));
+  EXPECT_TRUE(queue_.empty());
 }
 
 TEST_F(CopyQueueTest, AFailedStepEndsItsCopyOnceTheOthersAreBack) {
