@@ -168,7 +168,7 @@ struct NodeJob {
   // Bytes by rail, as if the bytes of each source rank went over its own rail.
   BytesByRail pinned_tx_bytes, pinned_rx_bytes;
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
-  bool urgent = false;                // says a local rank
+  bool urgent = false;                // a local rank says so
   uint64_t vote = 0, peers_vote = 0;  // the highest of local ranks, and of nodes whose READY is compared
   // Until when this node waits for an ABORT that says why a peer has closed its zone early.
   absl::Time abort_expected_by = absl::InfiniteFuture();

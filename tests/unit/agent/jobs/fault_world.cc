@@ -116,6 +116,7 @@ void FaultWorld::SubmitNext(Team& team, uint32_t rank) {
   submission.job = {member.group->epoch, JobSeq(job + 1)};
   submission.rank = Rank(rank);
   submission.tag = job;
+  submission.urgent = (job + rank) % 3 == 0;
   submission.sends = Flows(team, rank, job, true);
   submission.receives = Flows(team, rank, job, false);
   submission.timeout = options_.deadlines && random_() % 4 == 0 ? absl::Milliseconds(1 + random_() % 200) : kJobTime;
