@@ -49,6 +49,7 @@ class Operation {
   uint64_t tag() const { return exchange_.tag; }
   absl::Duration timeout() const { return exchange_.timeout; }
   bool capacities() const { return exchange_.capacities; }
+  bool urgent() const { return exchange_.urgent; }
   uint32_t leading() const { return capacities() ? 2 : 1; }
   uint64_t seq() const { return seq_; }
   void set_seq(uint64_t seq) { seq_ = seq; }

@@ -216,7 +216,8 @@ bool Worker::SubmitSlice(uint32_t buffer) {
                      .receives = slice.receives.flows,
                      .tag = operation.tag(),
                      .timeout = operation.timeout(),
-                     .capacities = slice.number == 0 && operation.capacities()};
+                     .capacities = slice.number == 0 && operation.capacities(),
+                     .urgent = operation.urgent()};
   if (slice.number < operation.leading()) exchange.vote = operation.course.vote = VoteIn(slice);
   absl::StatusOr<std::shared_ptr<rails::Job>> job = group_.Submit(exchange);
   if (!job.ok()) {

@@ -121,6 +121,7 @@ absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedReques
   request->set_capacities(lengths.capacities);
   request->set_tag(lengths.tag);
   request->set_vote(lengths.vote);
+  request->set_urgent(lengths.urgent);
   request->set_timeout_milliseconds(lengths.timeout == absl::InfiniteDuration() ? 0
                                                                                 : WholeMilliseconds(lengths.timeout));
   return absl::OkStatus();

@@ -138,6 +138,7 @@ absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* tabl
   submission->request->set_capacities(exchange.capacities);
   submission->request->set_tag(exchange.tag);
   submission->request->set_vote(exchange.vote);
+  submission->request->set_urgent(exchange.urgent);
   if (exchange.timeout != absl::InfiniteDuration()) {
     const absl::Duration whole = absl::Ceil(exchange.timeout, absl::Milliseconds(1));
     submission->request->set_timeout_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(whole)));

@@ -163,6 +163,7 @@ absl::StatusOr<Submission> NumberedFrom(const Request& request, SessionId sessio
   out.tag = request.tag();
   out.capacities = request.capacities();
   out.vote = request.vote();
+  out.urgent = request.urgent();
   out.timeout =
       request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());
   return out;

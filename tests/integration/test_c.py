@@ -205,6 +205,28 @@ class ByFfi(CTest):
         for each in prepared:
             self.rails.c.rails_prepared_free(each)
 
+    def test_an_urgent_job_overtakes(self):
+        """It ends before a large job that began earlier, and before a small one that is not urgent."""
+        large, small = 256 << 20, 100_000
+        flags = [0, 0, 4]  # RAILS_JOB_URGENT
+        pair, jobs, memories = self.pair(), [[], []], []
+        for rank, (client, group) in enumerate(pair):
+            send, receive = self.rails.alloc(client, large), self.rails.alloc(client, large + 2 * small)
+            memories.append(self.rails.bytes(receive))
+            if rank == 0:
+                self.rails.bytes(send)[:small] = b"\x07" * small
+            for flag, length, offset in zip(flags, [large, small, small], [0, large, large + small]):
+                out, into = ([0, length], [0, 0]) if rank == 0 else ([0, 0], [length, 0])
+                jobs[rank].append(self.submit(group, send, out, receive, into, receive_offset=offset, flags=flag))
+        self.assertEqual(self.rails.wait(jobs[1][2]), 1)
+        self.assertEqual([self.rails.test(job) for job in jobs[1]], [0, 0, 1])
+        self.assertEqual(memories[1][large + small:], b"\x07" * small)
+        for each in jobs:
+            self.assertEqual([self.rails.wait(job) for job in each], [1, 1, 1])
+        self.assertEqual(memories[1][large:], b"\x07" * 2 * small)
+        self.refused("INVALID_ARGUMENT", "unknown bit",
+                     call=lambda: self.submit(pair[0][1], None, [0, 0], None, [0, 0], flags=8))
+
     def test_memory_of_the_caller(self):
         fd = os.memfd_create("caller", os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, 8192)

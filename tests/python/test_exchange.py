@@ -164,6 +164,34 @@ def test_prepared(cluster):
     run_ranks(cluster, 2, body)
 
 
+def test_urgent_jobs_overtake(cluster):
+    """They end before a large job that began earlier, and before a small one that is not urgent."""
+    large, small = 256 << 20, 100_000
+
+    def body(client, group):
+        me, other = group.rank, 1 - group.rank
+        send, receive = client.empty(large), client.empty(large)
+        into = client.empty((4, small))
+        send[:] = 1 + me
+        prepared = group.prepare({other: [send[:small]]}, {other: [into[3]]})
+        counts = [0, 0]
+        counts[other] = large
+        first = group.all_to_all_v(send, counts, receive, counts)
+        counts[other] = small
+        second = group.all_to_all_v(send, counts, into[0], counts)
+        urgent = [group.all_to_all_v(send, counts, into[1], counts, urgent=True),
+                  group.all_to_all_ranges({other: [send[:small]]}, {other: [into[2]]}, urgent=True), prepared.submit(urgent=True)]
+        for work in urgent:
+            work.wait(30)
+        ended = first.done(), second.done()
+        arrived = np.count_nonzero(receive)  # a trainer must not look
+        assert ended == (False, False) and (into[1:] == 1 + other).all()
+        for work in (first, second):
+            work.wait(60)
+        assert arrived < large and (receive == 1 + other).all() and (into == 1 + other).all()
+    run_ranks(cluster, 2, body)
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_barrier_waits_for_every_rank(cluster, nodes):
     arrived, lock = [], threading.Lock()

@@ -195,10 +195,10 @@ def test_structures_are_those_of_the_header(tmp_path):
     for name, number in _library.RECOVERIES.items():
         expressions.append(f"RAILS_RECOVERY_{name.upper()}")
         expected.append(number)
-    expressions += ["RAILS_SEGMENT_HUGE_PAGES", "RAILS_JOB_CAPACITIES", "RAILS_JOB_ON_STREAM", "RAILS_DEVICE_STAGED",
-                    "RAILS_GROUP_NO_LOCAL_COPIES", "RAILS_FOREVER"]
-    expected += [_library.HUGE_PAGES, _library.CAPACITIES, _library.ON_STREAM, _library.STAGED, _library.NO_LOCAL_COPIES,
-                 _library.FOREVER]
+    expressions += ["RAILS_SEGMENT_HUGE_PAGES", "RAILS_JOB_CAPACITIES", "RAILS_JOB_ON_STREAM", "RAILS_JOB_URGENT",
+                    "RAILS_DEVICE_STAGED", "RAILS_GROUP_NO_LOCAL_COPIES", "RAILS_FOREVER"]
+    expected += [_library.HUGE_PAGES, _library.CAPACITIES, _library.ON_STREAM, _library.URGENT, _library.STAGED,
+                 _library.NO_LOCAL_COPIES, _library.FOREVER]
     program = "".join(f'printf("%lld\\n", (long long)({expression}));' for expression in expressions)
     (tmp_path / "header.c").write_text(f"#include <stdio.h>\n#include <rails/rails.h>\nint main(void) {{ {program} }}\n")
     subprocess.run(["cc", "-I", ROOT / "client/c/include", "-o", tmp_path / "header", tmp_path / "header.c"], check=True)

@@ -98,7 +98,8 @@ absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_pt
 
 absl::StatusOr<rails_job_options> ReadOptions(const rails_job_options* given) {
   absl::StatusOr<rails_job_options> options = Read(given, "options");
-  if (options.ok() && (options->flags & ~uint64_t{RAILS_JOB_CAPACITIES | RAILS_JOB_ON_STREAM}) != 0) {
+  constexpr uint64_t kFlags = RAILS_JOB_CAPACITIES | RAILS_JOB_ON_STREAM | RAILS_JOB_URGENT;
+  if (options.ok() && (options->flags & ~kFlags) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("options->flags ", options->flags, " has an unknown bit"));
   }
   return options;
@@ -111,6 +112,7 @@ void Take(const rails_job_options& options, Exchange* out) {
   out->vote = options.vote;
   out->timeout = Time(options.timeout_ns, absl::ZeroDuration());
   out->capacities = (options.flags & RAILS_JOB_CAPACITIES) != 0;
+  out->urgent = (options.flags & RAILS_JOB_URGENT) != 0;
 }
 
 absl::Status Submit(rails_group* group, absl::StatusOr<AllToAllv> exchange, const rails_job_options* given,

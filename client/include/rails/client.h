@@ -97,6 +97,9 @@ struct AllToAllv {
   // may have at most 16,384 ranges. Costs one more message between nodes than exact lengths.
   bool capacities = false;
   uint64_t vote = 0;  // any number; JobReport::highest_vote is the highest that a rank gave with this job
+  // This node sends and copies the job before other jobs of its tenant that are not urgent, which wait. Other tenants
+  // keep their shares. It is enough that one of the node's ranks says so; ranks may differ.
+  bool urgent = false;
 };
 
 // Ranges that the daemon checks once and that many jobs of one group use; Group::Prepare() makes it. The daemon
@@ -116,6 +119,7 @@ struct Lengths {
   absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
   bool capacities = false;                        // as AllToAllv::capacities, of `receives` here
   uint64_t vote = 0;                              // as AllToAllv::vote
+  bool urgent = false;                            // as AllToAllv::urgent
 };
 
 // The ranks whose failure has caused an error of a group or a job, ascending, at most 64. Such a rank has left or died,
@@ -213,8 +217,8 @@ class Group {
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   // Checks the ranges of `layout` as Submit() does, and keeps them here and in the daemon, so that a job that uses them
-  // has no cost per range. The layout's tag, vote and timeout are not used. In a group with a `restart_limit` the
-  // prepared ranges survive a daemon's restart. Errors as for Submit(); RESOURCE_EXHAUSTED: the daemon's
+  // has no cost per range. The layout's tag, vote, urgency and timeout are not used. In a group with a `restart_limit`
+  // the prepared ranges survive a daemon's restart. Errors as for Submit(); RESOURCE_EXHAUSTED: the daemon's
   // `limits.max_prepared_per_session` or `limits.max_prepared_ranges_per_session`.
   virtual absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout,
                                                             absl::Duration timeout = absl::Seconds(30)) = 0;

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rails._library import CAPACITIES, ON_STREAM, Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
+from rails._library import (CAPACITIES, ON_STREAM, URGENT, Buffers, Flow, Handle, JobOptions, Layout, Range, lib,
+                            nanoseconds)
 from rails._memory import Place
 from rails.device import Device, KeptArrays, is_on_device, stream_number
 from rails.errors import InvalidArgumentError
@@ -66,7 +67,7 @@ class Group:
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], *,
                      tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
-                     capacities: bool = False, vote: int = 0, stream: Any = None) -> Work:
+                     capacities: bool = False, vote: int = 0, urgent: bool = False, stream: Any = None) -> Work:
         """Submits this rank's part of the group's next job: consecutive rows of an array to each rank, and from each.
 
         In a group with a device, arrays may also be on that device: of `Device.empty()`, torch, or another object with
@@ -85,6 +86,8 @@ class Group:
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
                 are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
             vote: any number; `Report.highest_vote` is the highest that a rank gave with this job.
+            urgent: this node sends and copies the job before other jobs of its tenant that are not urgent, which wait. It
+                is enough that one of the node's ranks says so; ranks may differ.
             stream: in a group with a device, the stream that writes what is sent, or uses what is received: of torch or
                 CuPy, an object with `__cuda_stream__`, or the number of a CUstream. The job begins when the stream has come
                 to this call. None: the bytes are ready, as after waiting for the device. See `Work.wait_on()` for later work.
@@ -100,12 +103,12 @@ class Group:
         address = ctypes.addressof(lengths)
         buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.value, to.offset, address,
                           source.segment and source.segment.value, source.offset, address + ctypes.sizeof(lengths) // 2)
-        return self._submit(lib.rails_all_to_all_v, buffers, tag, timeout, submit_timeout, capacities, vote, stream=stream,
-                            arrays=(send, receive))
+        return self._submit(lib.rails_all_to_all_v, buffers, tag, timeout, submit_timeout, capacities, vote, urgent,
+                            stream=stream, arrays=(send, receive))
 
     def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
                           submit_timeout: float | None = None, capacities: bool = False, vote: int = 0,
-                          stream: Any = None) -> Work:
+                          urgent: bool = False, stream: Any = None) -> Work:
         """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
 
         Tokens go to the ranks of their experts straight from where they are:
@@ -119,7 +122,7 @@ class Group:
         On a device each run of neighbouring rows is a copy of its own: sort scattered rows there, and send the result.
         """
         layout = _Layout(self, sends, receives)
-        return self._submit(lib.rails_all_to_all_ranges, layout.layout, tag, timeout, submit_timeout, capacities, vote,
+        return self._submit(lib.rails_all_to_all_ranges, layout.layout, tag, timeout, submit_timeout, capacities, vote, urgent,
                             stream=stream, arrays=layout.arrays)
 
     def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
@@ -180,10 +183,12 @@ class Group:
                                        "join it with device=client.open_device()") from None
 
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
-                capacities: bool, vote: int, handle: Handle | None = None, stream: Any = None, arrays: Any = None) -> Work:
+                capacities: bool, vote: int, urgent: bool, handle: Handle | None = None, stream: Any = None,
+                arrays: Any = None) -> Work:
         awaitable = self._client._prepare_await()  # before the library looks
         number = None if stream is None else self._stream(stream)
-        options, job = _options(tag, timeout, submit_timeout, capacities, vote, number), Handle(lib.rails_job_free)
+        options = _options(tag, timeout, submit_timeout, capacities, vote, urgent, number)
+        job = Handle(lib.rails_job_free)
         call(handle or self._handle, what, options, job)
         if self._kept is not None:
             self._kept.add(job, arrays)
@@ -205,14 +210,14 @@ class Prepared:
 
     def submit(self, send_counts: Sequence[int] | None = None, receive_counts: Sequence[int] | None = None, *,
                tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
-               capacities: bool = False, vote: int = 0) -> Work:
+               capacities: bool = False, vote: int = 0, urgent: bool = False) -> Work:
         """Submits this rank's part of the group's next job: the first rows of each flow. Jobs of one Prepared that
         receives anything cannot be under way together.
 
         Args:
             send_counts: rows for each rank, of shape (world_size,); 0 for ranks that have no flow. Default: all rows.
             receive_counts: rows from each rank, likewise.
-            tag, timeout, submit_timeout, capacities, vote: as of `Group.all_to_all_v()`.
+            tag, timeout, submit_timeout, capacities, vote, urgent: as of `Group.all_to_all_v()`.
 
         Raises:
             InvalidArgumentError: a count is over the rows of its flow; also as `Group.all_to_all_v()`.
@@ -220,7 +225,7 @@ class Prepared:
         out = self._bytes(send_counts, self._send_rows, "send_counts")
         into = self._bytes(receive_counts, self._receive_rows, "receive_counts")
         return self._group._submit(lambda handle, _, options, job: lib.rails_submit_prepared(
-            handle, out, into, options, job), None, tag, timeout, submit_timeout, capacities, vote, self._handle)
+            handle, out, into, options, job), None, tag, timeout, submit_timeout, capacities, vote, urgent, self._handle)
 
     def _bytes(self, counts: Sequence[int] | None, rows: dict[int, int | None], name: str) -> _Bytes | None:
         """Bytes of each flow."""
@@ -237,14 +242,15 @@ class Prepared:
 
 
 @functools.lru_cache(maxsize=64)
-def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool, vote: int,
+def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool, vote: int, urgent: bool,
              stream: int | None) -> JobOptions:
     """The options as the library takes them. It reads them only."""
     for name, value in (("tag", tag), ("vote", vote)):
         if not 0 <= value < 1 << 64:
             raise InvalidArgumentError(f"{name} is {value}; it must fit into 64 bits")
     return JobOptions(ctypes.sizeof(JobOptions), tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
-                      (CAPACITIES if capacities else 0) | (0 if stream is None else ON_STREAM), vote, stream or 0)
+                      (CAPACITIES if capacities else 0) | (0 if stream is None else ON_STREAM) | (URGENT if urgent else 0), vote,
+                      stream or 0)
 
 
 def _integers(counts: Any, name: str) -> list[int]:

@@ -271,7 +271,7 @@ typedef struct rails_job_options {
   uint64_t tag;              /* the caller's own mark (layer, iteration); equal on every rank; default: 0 */
   int64_t timeout_ns;        /* for the job, from its acceptance; default: the daemon's limit */
   int64_t submit_timeout_ns; /* for the daemon to accept the job; default: 30 s */
-  uint64_t flags;            /* RAILS_JOB_...; equal on every rank; default: 0 */
+  uint64_t flags;            /* RAILS_JOB_...; default: 0 */
   uint64_t vote;             /* any number; rails_report.highest_vote is the highest of all ranks; default: 0 */
   void *stream;              /* RAILS_JOB_ON_STREAM: a CUstream or cudaStream_t; NULL is the legacy default stream */
 } rails_job_options;
@@ -280,11 +280,14 @@ typedef struct rails_job_options {
 
 /* Lengths to receive are capacities: a source may send less. Its bytes land at the beginning of its range or ranges,
  * and rails_report.received_by_rank counts them. The job fails if a source sends more. It may have at most 16,384
- * ranges to receive. */
+ * ranges to receive. Equal on every rank. */
 #define RAILS_JOB_CAPACITIES 1u
 /* In a group with a device: the job begins when `stream` has come to the point of this call. Without the flag its bytes
  * must be ready. Need not be equal on every rank. */
 #define RAILS_JOB_ON_STREAM 2u
+/* This node sends and copies the job before other jobs of its tenant that are not urgent, which wait. Other tenants
+ * keep their shares. It is enough that one of the node's ranks says so. Need not be equal on every rank. */
+#define RAILS_JOB_URGENT 4u
 
 /* Contiguous buffers: the bytes for rank 0, then the bytes for rank 1, and so on. The same for received bytes. */
 typedef struct rails_buffers {

@@ -43,7 +43,8 @@ TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
   EXPECT_EQ(layouts[0].receives_size(), 2) << "a flow without ranges does not travel";
   EXPECT_EQ(layouts[0].sends(1).peer_rank(), 0u) << "the rank itself";
 
-  auto first = group->Submit(prepared, {.sends = {70, 3, 0}, .receives = {3, 0, 50}, .tag = 9, .vote = 8});
+  auto first =
+      group->Submit(prepared, {.sends = {70, 3, 0}, .receives = {3, 0, 50}, .tag = 9, .vote = 8, .urgent = true});
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ((*first)->seq(), 1u);
   ASSERT_TRUE(group->Submit(prepared, {.receives = {8, 0, 4}, .timeout = absl::Microseconds(1500)}).ok());
@@ -58,6 +59,8 @@ TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
   EXPECT_EQ(jobs[0].job().seq(), 1u);
   EXPECT_EQ(jobs[0].tag(), 9u);
   EXPECT_EQ(jobs[0].vote(), 8u);
+  EXPECT_TRUE(jobs[0].urgent());
+  EXPECT_FALSE(jobs[1].urgent()) << "not of the job before";
   EXPECT_THAT(jobs[0].lengths_bytes(), ElementsAre(70, 3, 0, 3, 50));
   EXPECT_THAT(jobs[1].lengths_bytes(), ElementsAre(100, 8, 5, 8, 4));
   EXPECT_EQ(jobs[1].timeout_milliseconds(), 2u);

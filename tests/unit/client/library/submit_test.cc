@@ -43,6 +43,7 @@ TEST_F(ClientTest, SubmissionCarriesColumns) {
   AllToAllv exchange;
   exchange.tag = 99;
   exchange.vote = 98;
+  exchange.urgent = true;
   exchange.timeout = absl::Microseconds(1500);
   exchange.sends.push_back({1, {{a, 0, 10}, {a, 100, 20}, {a, 200, 0}}});
   exchange.sends.push_back({3, {{a, 5, 1}, {a, 6, 1}, {b, 7, 2}, {a, 8, 3}}});
@@ -58,6 +59,7 @@ TEST_F(ClientTest, SubmissionCarriesColumns) {
   const v1::SubmitAllToAllRequest& request = submissions[0];
   EXPECT_EQ(request.tag(), 99u);
   EXPECT_EQ(request.vote(), 98u);
+  EXPECT_TRUE(request.urgent());
   EXPECT_EQ(request.timeout_milliseconds(), 2u);
   EXPECT_EQ(request.job().seq(), 1u);
   EXPECT_EQ(request.job().epoch().counter(), 7u);

@@ -191,11 +191,13 @@ TEST_P(CallsTest, SubmissionsArriveWithEveryRange) {
   }
   request.set_capacities(true);
   request.set_vote(12);
+  request.set_urgent(true);
   ASSERT_GT(request.ByteSizeLong(), rails::ring::kMaxPayloadBytes);
   ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
   const std::vector<Submission> submissions = agent_.submissions();
   EXPECT_TRUE(submissions[0].capacities);
   EXPECT_EQ(submissions[0].vote, 12u);
+  EXPECT_TRUE(submissions[0].urgent);
   ASSERT_EQ(submissions[0].sends[0].ranges.size(), 70'000u);
   for (uint64_t i = 0; i < 70'000; ++i) {
     ASSERT_EQ(submissions[0].sends[0].ranges[i].offset_bytes, (uint64_t{1} << 40) + 512 * i);
@@ -238,6 +240,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   submission.set_timeout_milliseconds(1500);
   submission.set_capacities(true);
   submission.set_vote(12);
+  submission.set_urgent(true);
   ASSERT_EQ(Run(kSubmitPrepared, submission).code, 0);
   const Submission submitted = agent_.submissions().at(0);
   EXPECT_EQ(submitted.session, SessionId(4));
@@ -247,6 +250,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   EXPECT_EQ(submitted.timeout, absl::Milliseconds(1500));
   EXPECT_TRUE(submitted.capacities);
   EXPECT_EQ(submitted.vote, 12u);
+  EXPECT_TRUE(submitted.urgent);
   EXPECT_THAT(agent_.lengths().at(0), ::testing::ElementsAre(4, 0));
 
   rails::v1::ReleasePreparedRequest release;
