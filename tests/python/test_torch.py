@@ -52,7 +52,7 @@ def test_torchs_own_tests(cluster, tmp_path):
 
 def test_abort_ends_a_submission_that_waits_for_a_daemon():
     with start_cluster() as cluster, rails.connect(sockets(cluster)) as client:
-        channel = Channel(lambda: client.join("alone", 0, 1, recovery="wait", wait_limit=60, restart_limit=600), Pool(client), 600, True)
+        channel = Channel(lambda: client.join("alone", 0, 1, recovery="wait", wait_limit=60, restart_limit=600), Pool(client), {"timeout": 600}, True)
         channel.open()
         cluster.nodes[0].process.kill()
         eventually(lambda: not client.connected, "the client sees it")
@@ -103,12 +103,12 @@ class Limited:
 def test_pieces_wait_for_room(cluster):
     with rails.connect(sockets(cluster)) as client:
         pool, group, parts = Pool(client), Limited(), Parts({1: torch.zeros(1 << 16)})
-        Work("test", [], parts, parts, 0).submit(group, pool, 60, True)
+        Work("test", [], parts, parts, 0).submit(group, pool, {"timeout": 60}, True)
         assert (group.jobs, group.left) == (3, False)
         group = Limited()
         group._end = lambda _: None  # the job does not end
         with pytest.raises(rails.ResourceExhaustedError):
-            Work("test", [], parts, parts, 0).submit(group, pool, 60, True)
+            Work("test", [], parts, parts, 0).submit(group, pool, {"timeout": 60}, True)
         assert (group.jobs, group.left) == (1, True)
 
 

@@ -59,7 +59,7 @@ def check_shared(group):
 def main():
     dist.init_process_group("gloo", init_method=f"file://{STORE}", rank=RANK, world_size=WORLD)
     check_shared(dist.new_group(backend="rails"))
-    check_votes(dist.new_group(backend="rails"))
+    check_votes(dist.new_group(backend="rails", pg_options=rails.torch.Options(urgent=RANK == 0)))
     dist.barrier()
     dist.destroy_process_group()
     _torch_channel.MANY_BYTES, _torch_staging._SHORT_BYTES, _torch_staging._CUT_BYTES = 0, 1, 1

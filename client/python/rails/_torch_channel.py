@@ -116,14 +116,14 @@ class Work(_TorchWork):
         """Others are before it. Called before another thread knows it."""
         self._begun = threading.Event()
 
-    def submit(self, group: rails.Group, pool: Pool, timeout: float, cut: bool) -> None:
-        """Submits it, as several jobs if `cut`, which is equal on all ranks. Raises why that fails."""
+    def submit(self, group: rails.Group, pool: Pool, how: dict[str, Any], cut: bool) -> None:
+        """Submits it, as several jobs if `cut`, which is equal on all ranks. `how`: for each of them. Raises why that fails."""
         assert self._parts is not None
         sends, receives = self._parts
         out, into = pool.places(sends), pool.places(receives)
         overlaps = out is not None and into is not None and overlap(out, into)
         if not cut and out and into and not overlaps and sends.rows is not None and receives.rows is not None:  # the usual case, fast
-            self._works = [group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, timeout=timeout)]
+            self._works = [group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, **how)]
         else:
             shared = out is not None and not overlaps, into is not None
             pieces = PIECES if cut else 1
@@ -131,17 +131,17 @@ class Work(_TorchWork):
                 _check_distinct(into)
             self._staging = Staging(pool, group.rank, sends, receives, shared, pieces)
             self._copied = self._staging.copied_bytes
-            self._submit_pieces(group, self._staging, pieces, timeout)
+            self._submit_pieces(group, self._staging, pieces, how)
         self._parts = None
         if self._begun is not None:
             self._begun.set()
         if self._aborted:
             self.abort()
 
-    def _submit_pieces(self, group: rails.Group, staging: Staging, pieces: int, timeout: float) -> None:
+    def _submit_pieces(self, group: rails.Group, staging: Staging, pieces: int, how: dict[str, Any]) -> None:
         try:
             for piece in range(pieces):
-                self._submit_piece(group, staging.flows(piece), piece, timeout)
+                self._submit_piece(group, staging.flows(piece), piece, how)
         except Exception as error:
             if not self._works:
                 staging.finish()
@@ -156,13 +156,12 @@ class Work(_TorchWork):
         except Exception as error:  # the jobs go on
             self._error = error
 
-    def _submit_piece(self, group: rails.Group, flows: list[Any], piece: int, timeout: float) -> None:
+    def _submit_piece(self, group: rails.Group, flows: list[Any], piece: int, how: dict[str, Any]) -> None:
         until = time.monotonic() + _ROOM_TIMEOUT
         while True:
             try:
                 at = time.monotonic()
-                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout,
-                                                           vote=int(sum(self._copied) >= MANY_BYTES)))
+                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, vote=int(sum(self._copied) >= MANY_BYTES), **how))
                 self._submitted_at.append(at)
                 return
             except rails.ResourceExhaustedError:
@@ -271,10 +270,10 @@ class Channel:
     the last one that waits.
     """
 
-    def __init__(self, join: Callable[[], rails.Group], pool: Pool, timeout: float, may_cut: bool):
-        """`join`: joins the group, when the first operation begins. `timeout`: seconds for each operation. `may_cut`: all
+    def __init__(self, join: Callable[[], rails.Group], pool: Pool, how: dict[str, Any], may_cut: bool):
+        """`join`: joins the group, when the first operation begins. `how`: `timeout` and `urgent` of its jobs. `may_cut`: all
         ranks see the same votes, so they may agree by them to cut operations."""
-        self._join, self._pool, self._timeout, self._may_cut = join, pool, timeout, may_cut
+        self._join, self._pool, self._how, self._may_cut = join, pool, how, may_cut
         self._lock = threading.Lock()
         self._group: rails.Group | None = None
         self._waiting: collections.deque[Work] = collections.deque()  # not yet submitted
@@ -360,7 +359,7 @@ class Channel:
         if self._may_cut and not self._cuts and self._last is not None:
             self._cuts = self._last.copies_many
         try:
-            work.submit(self._group, self._pool, self._timeout, self._cuts)
+            work.submit(self._group, self._pool, self._how, self._cuts)
         except rails.RailsError as error:
             raise work.explained(self._over or error) from None
         except Exception:

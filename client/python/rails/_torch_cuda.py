@@ -6,7 +6,7 @@ import collections
 import contextlib
 import datetime
 import threading
-from typing import Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
@@ -128,9 +128,10 @@ class CudaChannel:
     effect.
     """
 
-    def __init__(self, join: Callable[[torch.device], rails.Group], timeout: float, blocking: bool):
-        """`join`: joins the group, for tensors of a device. `timeout`: seconds for each operation. `blocking`: as of Options."""
-        self._join, self._timeout, self._blocking = join, timeout, blocking
+    def __init__(self, join: Callable[[torch.device], rails.Group], how: dict[str, Any], blocking: bool):
+        """`join`: joins the group, for tensors of a device. `how`: as of `Channel`. `blocking`: as of Options."""
+        self._join, self._blocking = join, blocking
+        self._how = {**how, "submit_timeout": how["timeout"]}
         self._lock = threading.Lock()
         self._group: rails.Group | None = None
         self._device: torch.device | None = None
@@ -195,11 +196,10 @@ class CudaChannel:
         return self._group
 
     def _submit(self, group: rails.Group, sends: Parts, receives: Parts, tag: int, stream: torch.cuda.Stream) -> rails.Work:
-        limits = {"timeout": self._timeout, "submit_timeout": self._timeout}
         if sends.rows is not None and receives.rows is not None:
-            return group.all_to_all_v(sends.whole, sends.rows, receives.whole, receives.rows, tag=tag, stream=stream, **limits)
+            return group.all_to_all_v(sends.whole, sends.rows, receives.whole, receives.rows, tag=tag, stream=stream, **self._how)
         out, into = ({peer: [tensor] for peer, tensor in tensors_by_rank(parts).items()} for parts in (sends, receives))
-        return group.all_to_all_ranges(out, into, tag=tag, stream=stream, **limits)
+        return group.all_to_all_ranges(out, into, tag=tag, stream=stream, **self._how)
 
     def _forget_ended(self) -> None:
         """Drops operations that have ended. The first that has failed is the reason why no other can begin."""

@@ -43,7 +43,7 @@ _gpus: dict[tuple[rails.Client, int, str], rails.Device] = {}
 
 @dataclasses.dataclass
 class Options:
-    """`pg_options` of `dist.new_group(backend="rails")`. Equal on all ranks but for `socket_dir`."""
+    """`pg_options` of `dist.new_group(backend="rails")`. Equal on all ranks but for `socket_dir` and `urgent`."""
 
     socket_dir: str | None = None  # of the daemon of this node; default: as of `rails.connect()`
     recovery: str = "fail"  # this and the following: as of `rails.Client.join()`
@@ -53,6 +53,7 @@ class Options:
     slice_bytes: int | None = None  # this and the next: as of `rails.Client.join()`, for operations on a GPU
     slices: int | None = None
     driver: str = "libcuda.so.1"
+    urgent: bool = False  # this rank sends the group's operations before other jobs of its tenant, which wait
 
 
 def client(socket_dir: str | None = None) -> rails.Client:
@@ -100,10 +101,11 @@ class ProcessGroup(dist.ProcessGroup):
         self._pairs: dict[tuple[int, int], Channel] = {}  # by source and destination
         self._aborted: rails.CancelledError | None = None
         # After the loss of a rank the others may see different votes.
-        self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._timeout,
+        self._how = {"timeout": self._timeout, "urgent": options.urgent}
+        self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._how,
                                 options.recovery != "degrade")
         self._channel.open()
-        self._cuda = CudaChannel(functools.partial(_join_gpu, self._join, options, rank, size), self._timeout, options.blocking)
+        self._cuda = CudaChannel(functools.partial(_join_gpu, self._join, options, rank, size), self._how, options.blocking)
 
     @property
     def group_name(self) -> str:
@@ -215,7 +217,7 @@ class ProcessGroup(dist.ProcessGroup):
             if options.recovery == "degrade":  # nothing is left to go on with
                 options = dataclasses.replace(options, recovery="fail")
             join = functools.partial(self._join, options, f" {source} to {destination}", pair.index(self.rank()), 2)
-            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._timeout, True))
+            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._how, True))
             if self._aborted is not None:
                 channel.close(self._aborted)
         return channel.begin(Work(name, outputs, sends, receives, tag, pair))
