@@ -14,6 +14,8 @@ namespace {
 
 // Bytes that a thread copies between two looks at the stop flag.
 constexpr uint64_t kStepBytes = 8 << 20;
+// A copy that is not urgent has its turn after so many steps of urgent ones: one of a job that has failed ends then.
+constexpr uint32_t kUrgentInARow = 4;
 // Longest sleep of a thread. Only the detection of threads that hang depends on it.
 constexpr std::chrono::seconds kMaxWait(1);
 constexpr int kNice = 5;
@@ -33,14 +35,12 @@ void CopyQueue::Push(CopyTask task) {
   // A tenant saves up no share while it has nothing to copy. Values of different priorities cannot be compared.
   const double served = served_[task.share.priority];
   if (tenant.share.priority != task.share.priority) tenant.served = served;
-  if (tenant.waiting.empty()) tenant.served = std::max(tenant.served, served);
+  if (tenant.empty()) tenant.served = std::max(tenant.served, served);
   tenant.share = task.share;
   auto copy = std::make_shared<Copy>();
   copy->total_bytes = task.from->total_bytes();
   copy->task = std::move(task);
-  const auto place = std::partition_point(tenant.waiting.begin(), tenant.waiting.end(),
-                                          [&](const auto& other) { return other->task.urgent >= copy->task.urgent; });
-  tenant.waiting.insert(place, std::move(copy));
+  tenant.waiting[copy->task.urgent].push_back(std::move(copy));
   ++waiting_;
   ++unfinished_;
 }
@@ -48,7 +48,7 @@ void CopyQueue::Push(CopyTask task) {
 CopyQueue::Tenant& CopyQueue::Next() {
   Tenant* next = nullptr;
   for (auto& [index, tenant] : tenants_) {
-    if (tenant.waiting.empty()) continue;
+    if (tenant.empty()) continue;
     const bool before = next == nullptr || tenant.share.priority > next->share.priority ||
                         (tenant.share.priority == next->share.priority && tenant.served < next->served);
     if (before) next = &tenant;
@@ -58,7 +58,10 @@ CopyQueue::Tenant& CopyQueue::Next() {
 
 CopyQueue::Step CopyQueue::Take() {
   Tenant& tenant = Next();
-  const std::shared_ptr<Copy> copy = tenant.waiting.front();
+  const bool turn = !tenant.waiting[false].empty() && tenant.urgent_in_a_row >= kUrgentInARow;
+  const bool urgent = !tenant.waiting[true].empty() && !turn;
+  tenant.urgent_in_a_row = urgent ? tenant.urgent_in_a_row + 1 : 0;
+  const std::shared_ptr<Copy> copy = tenant.waiting[urgent].front();
   const uint64_t length = std::min(kStepBytes, copy->total_bytes - copy->taken_bytes);
   const Step step{copy, copy->taken_bytes, length};
   copy->taken_bytes += length;
@@ -66,7 +69,7 @@ CopyQueue::Step CopyQueue::Take() {
   served_[tenant.share.priority] = tenant.served;
   tenant.served += static_cast<double>(length) / std::max(1u, tenant.share.weight);
   if (copy->taken_bytes == copy->total_bytes) {
-    tenant.waiting.pop_front();
+    tenant.waiting[urgent].pop_front();
     --waiting_;
   }
   return step;
@@ -78,7 +81,7 @@ std::optional<CopyResult> CopyQueue::Finish(const Step& step, absl::Status statu
   if (!status.ok() && copy.status.ok()) copy.status = std::move(status);
   if (!copy.status.ok() && copy.taken_bytes < copy.total_bytes) {
     copy.taken_bytes = copy.total_bytes;  // no further steps
-    std::erase(tenants_.at(copy.task.tenant).waiting, step.copy);
+    std::erase(tenants_.at(copy.task.tenant).waiting[copy.task.urgent], step.copy);
     --waiting_;
   }
   if (copy.running > 0 || copy.taken_bytes < copy.total_bytes) return std::nullopt;

@@ -3,6 +3,7 @@
 #ifndef RAILSD_AGENT_JOBS_COPIER_H_
 #define RAILSD_AGENT_JOBS_COPIER_H_
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -56,7 +57,7 @@ class Copier {
 
 // Chooses the copy that works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes
 // first, equal ones get bytes by weight. The copies of one tenant work in the order in which they were pushed, urgent
-// ones first. Several threads may work on one copy.
+// ones first, but for a step of the others now and then. Several threads may work on one copy.
 class CopyQueue {
  public:
   struct Copy {
@@ -83,8 +84,10 @@ class CopyQueue {
  private:
   struct Tenant {
     TenantShare share;
-    double served = 0;  // bytes divided by weight
-    std::deque<std::shared_ptr<Copy>> waiting;
+    double served = 0;                                         // bytes divided by weight
+    std::array<std::deque<std::shared_ptr<Copy>>, 2> waiting;  // by urgency
+    uint32_t urgent_in_a_row = 0;                              // steps
+    bool empty() const { return waiting[false].empty() && waiting[true].empty(); }
   };
   Tenant& Next();
 

@@ -191,13 +191,13 @@ void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_
   Destination& to = queue.destinations[peer.value()];
   if (to.unposted_bytes == 0) {
     ++queue.active;
+    tenants_[tenant].active += !tenants_[tenant].HasFor(peer);
     to.served_at = queue.pieces;
   }
   to.unposted_bytes += bytes;
   tenants_[tenant].unposted_bytes += bytes;
   priorities_[ShareOf(tenant).priority].unposted_bytes += bytes;
   unposted_bytes_ += bytes;
-  urgent_bytes_ += urgent ? bytes : 0;
   UpdatePeer(queue, peer);
   UpdateRank(tenant);
   Publish();
@@ -214,14 +214,14 @@ void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool
   if (state.unposted_bytes == 0) inflow_ -= std::exchange(state.inflow_ppm, 0);
   if (to.unposted_bytes == 0) {
     --queue.active;
-    // The others have more of the window from now on.
-    if (queue.active > 0 && window_.bytes / queue.active > window_.piece_bytes) {
+    const uint64_t active = tenants_[tenant].active -= !tenants_[tenant].HasFor(peer);
+    // The others may have more of the window from now on.
+    if (active > 0 && window_.bytes / active > window_.piece_bytes) {
       for (uint32_t other = 0; other < peers_.size(); ++other) Resume(PeerIndex(other));
     }
   }
   priorities_[ShareOf(tenant).priority].unposted_bytes -= bytes;
   unposted_bytes_ -= bytes;
-  urgent_bytes_ -= urgent ? bytes : 0;
   if (unposted_bytes_ == 0) full_since_ = absl::InfiniteFuture();
   UpdatePeer(queue, peer);
   UpdateRank(tenant);
@@ -246,11 +246,11 @@ uint64_t RailScheduler::StalledBytes(absl::Time now) {
   return stalled_bytes_;
 }
 
-// While several tenants work, lower priorities yield, or urgent bytes wait beside others, all tenants and peers share
-// one window, so that the bytes chosen first also leave first. Bytes of lower priorities do not count. Lower priorities
-// have no room when a higher one has none.
+// While several tenants work, or lower priorities yield, all tenants and peers share one window, so that the tenant
+// chosen first also leaves first. Bytes of lower priorities do not count. Lower priorities have no room when a higher
+// one has none.
 bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
-  bool shared = working_ > 1 || (urgent_bytes_ > 0 && urgent_bytes_ < unposted_bytes_);
+  bool shared = working_ > 1;
   for (uint32_t p = 0; p < shares_.highest_priority; ++p) shared = shared || priorities_[p].unposted_bytes > 0;
   uint64_t in_flight = 0;
   for (size_t p = priority; p < priorities_.size(); ++p) in_flight += priorities_[p].in_flight_bytes;
@@ -280,7 +280,7 @@ std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, bool urgent, c
     const bool passed_over = queue.pieces - ~queue.waited.largest() >= kPassedOver * queue.active;
     const PeerIndex peer = peer_at_[(passed_over ? queue.waited : queue.left).Find(size_t{queue.last_place} + 1)];
     PeerState& state = peers_[peer.value()];
-    if (IsOpen(state, window, queue.active)) return peer;
+    if (IsOpen(state, window, tenants_[tenant].active)) return peer;
     state.set_aside.emplace_back(tenant, urgent);
     queue.destinations[peer.value()].set_aside = true;
     UpdatePeer(queue, peer);
@@ -320,10 +320,10 @@ std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
       break;
     }
     const Window& window = WindowOf(priority);
-    bool urgent = urgent_bytes_ > 0;
-    std::optional<PeerIndex> peer = NextPeer(tenant, urgent, window);
-    if (urgent && !peer.has_value()) peer = NextPeer(tenant, urgent = false, window);
-    if (peer.has_value()) return Choice{tenant, *peer, window.piece_bytes, urgent};
+    for (const bool urgent : {true, false}) {
+      const std::optional<PeerIndex> peer = NextPeer(tenant, urgent, window);
+      if (peer.has_value()) return Choice{tenant, *peer, window.piece_bytes, urgent};
+    }
     set_aside_.push_back(tenant);
     ranks_.Set(tenant, Rank());
   }

@@ -3,6 +3,7 @@
 #ifndef RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 #define RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -34,6 +35,7 @@ struct RailShares {
 // peers that bytes wait for and by all that send to the same receiver, and by a limit for all peers together. Higher
 // priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal, Vin and
 // Cheng, 1996), then bytes of the tenant's urgent jobs, then the peer with most bytes left, because it would end last.
+// Urgency changes no window: a peer has the same part of it, urgent or not, so it takes nothing from other tenants.
 // A peer that was passed over for long has its turn. Windows shrink while the rail is slower than its speed. A chunk
 // costs O(log peers + log tenants). Owned by the rail's thread.
 class RailScheduler {
@@ -94,9 +96,16 @@ class RailScheduler {
   };
   struct TenantQueue {
     std::array<PeerQueue, 2> peers;  // by urgency
+    uint64_t active = 0;             // peers with something to be posted, urgent or not
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
     double served = 0;  // bytes over weight, as Priority::served
     bool working = false;
+
+    bool HasFor(PeerIndex peer) const {
+      return std::any_of(peers.begin(), peers.end(), [peer](const PeerQueue& queue) {
+        return peer.value() < queue.destinations.size() && queue.destinations[peer.value()].unposted_bytes > 0;
+      });
+    }
   };
   struct Priority {
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
@@ -158,8 +167,7 @@ class RailScheduler {
   std::vector<PeerState> peers_;                                 // by index
   std::vector<PeerIndex> peer_at_;                               // by place
   uint64_t unposted_bytes_ = 0, in_flight_bytes_ = 0;
-  uint64_t urgent_bytes_ = 0;  // of unposted_bytes_
-  uint64_t working_ = 0;       // tenants with bytes unposted or in flight
+  uint64_t working_ = 0;  // tenants with bytes unposted or in flight
   uint64_t stalled_bytes_ = 0;
   absl::Time look_for_stalled_at_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();

@@ -97,8 +97,8 @@ struct AllToAllv {
   // may have at most 16,384 ranges. Costs one more message between nodes than exact lengths.
   bool capacities = false;
   uint64_t vote = 0;  // any number; JobReport::highest_vote is the highest that a rank gave with this job
-  // This node sends and copies the job before other jobs of its tenant that are not urgent, which wait. Other tenants
-  // keep their shares. It is enough that one of the node's ranks says so; ranks may differ.
+  // This node sends the job's bytes before those of other jobs of its tenant to the same nodes, and copies them first.
+  // Other tenants keep their shares. It is enough that one of the node's ranks says so; ranks may differ.
   bool urgent = false;
 };
 

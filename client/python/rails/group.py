@@ -86,8 +86,8 @@ class Group:
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
                 are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
             vote: any number; `Report.highest_vote` is the highest that a rank gave with this job.
-            urgent: this node sends and copies the job before other jobs of its tenant that are not urgent, which wait. It
-                is enough that one of the node's ranks says so; ranks may differ.
+            urgent: this node sends the job's bytes before those of other jobs of its tenant to the same nodes, and copies
+                them first. It is enough that one of the node's ranks says so; ranks may differ.
             stream: in a group with a device, the stream that writes what is sent, or uses what is received: of torch or
                 CuPy, an object with `__cuda_stream__`, or the number of a CUstream. The job begins when the stream has come
                 to this call. None: the bytes are ready, as after waiting for the device. See `Work.wait_on()` for later work.

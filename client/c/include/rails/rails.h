@@ -285,8 +285,9 @@ typedef struct rails_job_options {
 /* In a group with a device: the job begins when `stream` has come to the point of this call. Without the flag its bytes
  * must be ready. Need not be equal on every rank. */
 #define RAILS_JOB_ON_STREAM 2u
-/* This node sends and copies the job before other jobs of its tenant that are not urgent, which wait. Other tenants
- * keep their shares. It is enough that one of the node's ranks says so. Need not be equal on every rank. */
+/* This node sends the job's bytes before those of other jobs of its tenant to the same nodes, and copies them first.
+ * Other tenants keep their shares. It is enough that one of the node's ranks says so. Need not be equal on every rank.
+ * In a group with a device jobs are cut into slices in their order: an urgent one does not overtake before that. */
 #define RAILS_JOB_URGENT 4u
 
 /* Contiguous buffers: the bytes for rank 0, then the bytes for rank 1, and so on. The same for received bytes. */

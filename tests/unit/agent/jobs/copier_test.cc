@@ -98,6 +98,13 @@ TEST_F(CopyQueueTest, UrgentCopiesOvertakeOthersOfTheirTenantOnly) {
   EXPECT_EQ(std::count(jobs.begin(), jobs.end(), 6), 4) << "another tenant has its share";
 }
 
+// Or else a job that has failed would not end, and hold its memory, for as long as urgent ones come.
+TEST_F(CopyQueueTest, OthersHaveTheirTurnBesideUrgentCopies) {
+  Push(1, 0, {}, 2);
+  for (uint64_t job = 2; job < 14; ++job) Push(job, 0, {}, 1, /*urgent=*/true);
+  EXPECT_EQ(Take(12), (std::vector<uint64_t>{2, 3, 4, 5, 1, 6, 7, 8, 9, 1, 10, 11}));
+}
+
 TEST_F(CopyQueueTest, AFailedUrgentCopyTakesNoFurtherSteps) {
   Push(1, 0, {}, 1);
   Push(2, 0, {}, 3, /*urgent=*/true);

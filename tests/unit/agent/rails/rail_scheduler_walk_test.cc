@@ -53,7 +53,7 @@ class NaiveScheduler {
       }
       if (!HasRoom(*tenant, now)) return std::nullopt;
       for (const bool urgent : {true, false}) {
-        if (const auto peer = NextPeer(tenants_[*tenant].queues[urgent])) return Choice{*tenant, *peer, urgent};
+        if (const auto peer = NextPeer(tenants_[*tenant], urgent)) return Choice{*tenant, *peer, urgent};
       }
       tried_[*tenant] = true;
     }
@@ -112,10 +112,15 @@ class NaiveScheduler {
     return static_cast<uint64_t>(std::count_if(queue.peers.begin(), queue.peers.end(),
                                                [](const Destination& to) { return to.unposted_bytes > 0; }));
   }
-  bool Waits(uint32_t tenant) const {
-    const auto& queues = tenants_[tenant].queues;
-    return Active(queues[0]) + Active(queues[1]) > 0;
+  // Peers for which something waits, urgent or not.
+  static uint64_t Active(const Tenant& tenant) {
+    uint64_t active = 0;
+    for (uint32_t peer = 0; peer < kPeers; ++peer) {
+      active += tenant.queues[0].peers[peer].unposted_bytes + tenant.queues[1].peers[peer].unposted_bytes > 0;
+    }
+    return active;
   }
+  bool Waits(uint32_t tenant) const { return Active(tenants_[tenant]) > 0; }
   std::optional<uint32_t> NextTenant() const {
     std::optional<uint32_t> best;
     for (uint32_t t = 0; t < kTenants; ++t) {
@@ -128,9 +133,8 @@ class NaiveScheduler {
   }
   bool HasRoom(uint32_t tenant, absl::Time now) const {
     const uint32_t priority = Of(tenant).priority;
-    const auto& queues = tenants_[tenant].queues;
     uint64_t in_flight = 0, stalled = 0, working = 0;
-    bool yields = Active(queues[false]) > 0 && Active(queues[true]) > 0;
+    bool yields = false;
     for (uint32_t t = 0; t < kTenants; ++t) {
       if (Of(t).priority >= priority) in_flight += tenants_[t].in_flight_bytes;
       working += Waits(t) || tenants_[t].in_flight_bytes > 0;
@@ -141,14 +145,15 @@ class NaiveScheduler {
     }
     return in_flight < kRail.window_bytes * (working > 1 || yields ? 1 : 2) + stalled;
   }
-  std::optional<uint32_t> NextPeer(const Queue& queue) const {
+  std::optional<uint32_t> NextPeer(const Tenant& tenant, bool urgent) const {
+    const Queue& queue = tenant.queues[urgent];
     std::optional<uint32_t> best;
     bool best_passed_over = false;
     for (uint32_t at = 1; at <= kPeers; ++at) {
       const uint32_t place = (queue.last_place + at) % kPeers;
       const uint32_t peer = static_cast<uint32_t>(std::find(places_.begin(), places_.end(), place) - places_.begin());
       const Destination& to = queue.peers[peer];
-      const uint64_t each = std::max(kRail.chunk_bytes, kRail.window_bytes / std::max<uint64_t>(1, Active(queue)));
+      const uint64_t each = std::max(kRail.chunk_bytes, kRail.window_bytes / std::max<uint64_t>(1, Active(tenant)));
       const bool open = windows_[peer].bytes + kRail.chunk_bytes / 2 <= each && windows_[peer].chunks < 256;
       if (to.unposted_bytes == 0 || !open) continue;
       const bool passed_over = queue.pieces - to.served_at >= 4 * Active(queue);
