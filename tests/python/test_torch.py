@@ -89,7 +89,7 @@ class Limited:
 
     def all_to_all_ranges(self, *_, **__):
         if self.open:
-            raise rails.ResourceExhaustedError("limits.max_jobs_per_group", 8, None, ())
+            raise rails.ResourceExhaustedError("limits.max_jobs_per_group")
         self.jobs, self.open = self.jobs + 1, True
         return self
 
@@ -107,8 +107,11 @@ def test_pieces_wait_for_room(cluster):
         assert (group.jobs, group.left) == (3, False)
         group = Limited()
         group._end = lambda _: None  # the job does not end
-        with pytest.raises(rails.ResourceExhaustedError):
-            Work("test", [], parts, parts, 0).submit(group, pool, {"timeout": 60}, True)
+        channel = Channel(lambda: group, pool, {"timeout": 60}, True)
+        channel._group, channel._cuts = group, True
+        for _ in range(2):
+            with pytest.raises(rails.ResourceExhaustedError, match="operation 1, test"):  # it stays the reason
+                channel.begin(Work("test", [], parts, parts, 0))
         assert (group.jobs, group.left) == (1, True)
 
 

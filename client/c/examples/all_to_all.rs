@@ -3,6 +3,9 @@
 //   rustc -O all_to_all.rs -l rails
 //   all_to_all SOCKET_DIR WORLD RANK
 //
+// Where librailsd-client-dev is not installed: rustc -O all_to_all.rs -L DIR -l rails, and LD_LIBRARY_PATH=DIR for the program, with the
+// folder of librails.so, build/release/client/c after ./dev build.
+//
 // SOCKET_DIR is that of the daemon of the rank's node. The declarations follow rails/rails.h, which explains them.
 
 use std::ffi::{c_char, c_void, CStr, CString};

@@ -6,6 +6,11 @@
 `RailsTokenDispatcher` has the methods that Megatron-core's MoELayer calls, in the order of the calls. Here N ranks, one thread
 each, send tokens through it to experts, and compare outputs and gradients with all experts computed in place. Rank r uses the
 daemon in socket directory number r modulo the number of directories.
+
+In Megatron-core (the methods are those of version 0.12 and later): make one dispatcher for each MoELayer after its construction, and
+assign it to `layer.token_dispatcher`. Its group must be that of expert parallelism, with the expert e on rank
+e // (experts / ranks). A `rails.Buffer` takes tensors of the processor's memory; expert tensor parallelism and shared experts that
+overlap with the exchange are not in it.
 """
 
 import argparse
@@ -26,8 +31,8 @@ class Dispatch(torch.autograd.Function):
     """Tokens to the ranks of their experts. Gradients take the way back."""
 
     @staticmethod
-    def forward(context, x, experts, weights, buffer):
-        received, local, theirs, _, handle, _ = buffer.dispatch(x, experts, weights, num_experts=EXPERTS)
+    def forward(context, x, experts, weights, num_experts, buffer):
+        received, local, theirs, _, handle, _ = buffer.dispatch(x, experts, weights, num_experts=num_experts)
         context.buffer, context.handle = buffer, handle
         context.mark_non_differentiable(local)
         return received, local, theirs, handle
@@ -35,7 +40,7 @@ class Dispatch(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient, _, of_weights, __):
         x, weights, _ = context.buffer.combine(gradient, context.handle, topk_weights=of_weights)
-        return x, None, weights, None
+        return x, None, weights, None, None
 
 
 class Combine(torch.autograd.Function):
@@ -60,13 +65,14 @@ class RailsTokenDispatcher:
 
     def dispatch_preprocess(self, hidden_states, routing_map, probs):
         """Args: tokens of shape (..., hidden); whether a token goes to an expert and its weight there, of shape (tokens, experts)."""
-        self.shape = hidden_states.shape
+        self.shape, self.num_experts = hidden_states.shape, routing_map.size(1)
         chosen, experts = routing_map.int().topk(self.topk, 1)
         self.experts = experts.masked_fill(chosen == 0, -1)
         return hidden_states.reshape(-1, self.shape[-1]), probs.gather(1, experts) * chosen
 
     def token_dispatch(self, hidden_states, weights):
-        received, self.local, theirs, self.handle = Dispatch.apply(hidden_states, self.experts, weights, self.buffer)
+        received, self.local, theirs, self.handle = Dispatch.apply(hidden_states, self.experts, weights, self.num_experts,
+                                                                        self.buffer)
         return received, theirs
 
     def dispatch_postprocess(self, received, theirs):

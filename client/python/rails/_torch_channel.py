@@ -40,7 +40,7 @@ class Work(_TorchWork):
         self._works: list[rails.Work] = []  # its jobs: one, or one for each piece
         self._submitted_at: list[float] = []  # of several jobs, seconds
         self._staging: Staging | None = None  # None: not needed, or finished
-        self._copied = 0, 0  # bytes that this rank copies to staging memory and from it
+        self._copied = 0, 0, 0  # bytes that this rank copies to staging memory, from it, and to itself
         self._well = False  # its jobs have ended well
         self._aborted = False
 
@@ -81,12 +81,18 @@ class Work(_TorchWork):
 
     @property
     def report(self) -> rails.Report:
-        """The report of the operation, which has ended. If it was cut into several jobs, `seq` is that of the first, and the
-        other figures are of all together; `slices` is their number."""
+        """The report of the operation, which has ended. If it was cut into several jobs, `slices` is their number: bytes and
+        bounds are sums, `elapsed` and `ratio_to_bound` are of all together, and other figures are those of the first."""
         if not self._works or self._parts is not None:
             raise self._error or rails.FailedPreconditionError(f"{self._what} has not begun")
-        out, into = self._copied
-        return _sum([work.report for work in self._works], self._submitted_at)._replace(copied_out_bytes=out, copied_in_bytes=into)
+        report, (out, into, own) = _sum([work.report for work in self._works], self._submitted_at), self._copied
+        return report._replace(bytes_sent=report.bytes_sent + own, bytes_received=report.bytes_received + own,
+                               copied_out_bytes=out, copied_in_bytes=into, highest_vote=0)
+
+    @property
+    def begun(self) -> bool:
+        """A job of it was submitted."""
+        return bool(self._works)
 
     @property
     def copies_many(self) -> bool:
@@ -146,11 +152,8 @@ class Work(_TorchWork):
             if not self._works:
                 staging.finish()
                 raise
-            # The other ranks would wait for the rest of it. The jobs before know why the group is over.
-            reason = self._first_error() if isinstance(error, rails.FailedPreconditionError) else None
-            with contextlib.suppress(rails.RailsError):
-                group.leave()
-            raise reason or error from None
+            # The jobs before know why the group is over.
+            raise (self._first_error() if isinstance(error, rails.FailedPreconditionError) else None) or error from None
         try:
             staging.copy_own()
         except Exception as error:  # the jobs go on
@@ -161,7 +164,7 @@ class Work(_TorchWork):
         while True:
             try:
                 at = time.monotonic()
-                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, vote=int(sum(self._copied) >= MANY_BYTES), **how))
+                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, vote=int(sum(self._copied[:2]) >= MANY_BYTES), **how))
                 self._submitted_at.append(at)
                 return
             except rails.ResourceExhaustedError:
@@ -203,7 +206,7 @@ class Work(_TorchWork):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
         error, staging, well = self._error, self._staging, bool(self._works)
         for piece, work in enumerate(list(self._works)):
-            failure = self._outcome(work, until)
+            failure = self._outcome(piece, work, until)
             error, well = error or failure, well and failure is None
             if staging is not None and error is None:
                 try:
@@ -215,7 +218,7 @@ class Work(_TorchWork):
             self._staging = None
         self._error, self._well, self._landed = self._error or error, well, True  # another thread may have been first
 
-    def _outcome(self, work: rails.Work, until: float | None) -> Exception | None:
+    def _outcome(self, piece: int, work: rails.Work, until: float | None) -> Exception | None:
         """Waits for the end of a job, and returns why it has failed: the same for every thread that asks, whatever its own wait
         has met."""
         try:
@@ -228,15 +231,16 @@ class Work(_TorchWork):
             try:
                 work._end(0)
             except rails.RailsError as reason:
-                return self.explained(reason)
+                return self.explained(reason, piece)
         return None
 
-    def explained(self, error: Exception) -> Exception:
+    def explained(self, error: Exception, piece: int = 0) -> Exception:
         """The error, with what has failed, and ranks of the process group."""
         if not isinstance(error, rails.RailsError):
             return error
         ranks = error.ranks if self._members is None else [self._members[rank] for rank in error.ranks]
-        return type(error)(f"operation {self.number}, {self._what}: {error.text}", error.code, error.node, ranks)
+        part = f" (job {piece + 1} of {len(self._works)} with a part of its bytes)" if len(self._works) > 1 else ""
+        return type(error)(f"operation {self.number}, {self._what}{part}: {error.text}", error.code, error.node, ranks)
 
 
 def _check_distinct(receives: list[Place]) -> None:
@@ -361,7 +365,13 @@ class Channel:
         try:
             work.submit(self._group, self._pool, self._how, self._cuts)
         except rails.RailsError as error:
-            raise work.explained(self._over or error) from None
+            explained = work.explained(self._over or error)
+            # Other ranks wait for this one, which has no place among their jobs any more.
+            if work.begun or isinstance(error, (rails.UnavailableError, rails.AbortedError)):
+                self._over = self._over or explained
+                with contextlib.suppress(rails.RailsError):
+                    self._group.leave()
+            raise explained from None
         except Exception:
             raise
         except BaseException:  # interrupted: a job may have been submitted that nobody here knows of

@@ -164,8 +164,9 @@ class Staging:
         # A tensor may overlap memory of the other side that a job writes or sends while pieces are copied.
         self._out, self._outgoing = self._memory(out, shared[0], shared[1])
         self._into, self._incoming = self._memory(into, shared[1], shared[0])
-        # Bytes that this rank copies to staging memory and from it.
-        self.copied_bytes = tuple(sum(len(copied.memory) for copied in side) for side in (self._outgoing, self._incoming))
+        # Bytes that this rank copies to staging memory, from it, and to itself.
+        out_bytes, in_bytes = (sum(len(copied.memory) for copied in side) for side in (self._outgoing, self._incoming))
+        self.copied_bytes = out_bytes, in_bytes, _size(self._own[0]) if self._own is not None else 0
 
     def _memory(self, tensors: dict[int, torch.Tensor], shared: bool, at_once: bool) -> tuple[dict[int, _Memory], list[_Copied]]:
         """The bytes of each flow in memory of the daemon, and the tensors that are copied there: one after the other, each

@@ -81,6 +81,8 @@ class Buffer:
                 the caller still uses.
             timeout: seconds for each exchange. Default: the daemon's limit, timeouts.job.
         """
+        if not isinstance(group, Group):
+            raise TypeError(f"group is a {type(group).__name__}; it must be a group of rails.Client.join(), also beside groups of torch")
         self._group, self._timeout = group, timeout
         self._pool = _Pool(group, num_bytes)
 

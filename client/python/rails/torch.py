@@ -43,17 +43,31 @@ _gpus: dict[tuple[rails.Client, int, str], rails.Device] = {}
 
 @dataclasses.dataclass
 class Options:
-    """`pg_options` of `dist.new_group(backend="rails")`. Equal on all ranks but for `socket_dir` and `urgent`."""
+    """`pg_options` of `dist.new_group(backend="rails")`. Equal on all ranks but for `socket_dir` and `urgent`.
 
-    socket_dir: str | None = None  # of the daemon of this node; default: as of `rails.connect()`
-    recovery: str = "fail"  # this and the following: as of `rails.Client.join()`
+    Attributes:
+        socket_dir: folder of the sockets of this node's daemon. Default: RAILS_SOCKET_DIR, or /run/railsd.
+        recovery: "fail": an operation fails when a daemon or a rank is lost; "wait": it waits for a daemon that is away, and
+            is made again; "degrade": it goes on without the ranks that were lost.
+        wait_limit: with "wait", seconds for a daemon that does not answer. Required.
+        restart_limit: with "wait", seconds for one that has ended to run again. Default: 120.
+        blocking: `wait()` for an operation on a GPU lets the calling thread wait, and errors are raised there.
+        slice_bytes, slices: as of `rails.Client.join()`, for operations on a GPU.
+        driver: library of the GPU's driver.
+        urgent: this rank sends the group's operations before other jobs of its tenant, which wait.
+        pieces: operations may be cut into three jobs after a rank has copied 4 MiB or more in one.
+    """
+
+    socket_dir: str | None = None
+    recovery: str = "fail"
     wait_limit: float | None = None
     restart_limit: float | None = None
-    blocking: bool = False  # `wait()` for an operation on a GPU: the calling thread waits, and errors are raised there
-    slice_bytes: int | None = None  # this and the next: as of `rails.Client.join()`, for operations on a GPU
+    blocking: bool = False
+    slice_bytes: int | None = None
     slices: int | None = None
     driver: str = "libcuda.so.1"
-    urgent: bool = False  # this rank sends the group's operations before other jobs of its tenant, which wait
+    urgent: bool = False
+    pieces: bool = True
 
 
 def client(socket_dir: str | None = None) -> rails.Client:
@@ -91,7 +105,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._name, self._timeout = name, timeout.total_seconds()
         self._detail = dist.get_debug_level() == dist.DebugLevel.DETAIL
         shared = client(options.socket_dir)
-        self._pool = Pool(shared, options.wait_limit or 0 if options.recovery == "wait" else 0)
+        restarts = 120.0 if options.restart_limit is None else options.restart_limit
+        self._pool = Pool(shared, restarts if options.recovery == "wait" else 0)
         if rank == 0:
             store.set("rails", f"{secrets.token_hex(8)} {secrets.token_hex(16)}")
         nonce, key = store.get("rails").decode().split()
@@ -103,7 +118,7 @@ class ProcessGroup(dist.ProcessGroup):
         # After the loss of a rank the others may see different votes.
         self._how = {"timeout": self._timeout, "urgent": options.urgent}
         self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._how,
-                                options.recovery != "degrade")
+                                options.pieces and options.recovery != "degrade")
         self._channel.open()
         self._cuda = CudaChannel(functools.partial(_join_gpu, self._join, options, rank, size), self._how, options.blocking)
 
@@ -217,7 +232,7 @@ class ProcessGroup(dist.ProcessGroup):
             if options.recovery == "degrade":  # nothing is left to go on with
                 options = dataclasses.replace(options, recovery="fail")
             join = functools.partial(self._join, options, f" {source} to {destination}", pair.index(self.rank()), 2)
-            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._how, True))
+            channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._how, options.pieces))
             if self._aborted is not None:
                 channel.close(self._aborted)
         return channel.begin(Work(name, outputs, sends, receives, tag, pair))

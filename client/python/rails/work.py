@@ -50,7 +50,7 @@ class Report(NamedTuple):
             a group with a device, by `rails.torch` from tensors that are not shared.
         copied_in_bytes: the same, from memory of the daemon to where they belong.
         copied_local_bytes: in a group with a device, else 0: bytes that GPUs have copied from other ranks of the node.
-        slices: jobs of the daemon, of which the figures above are the sums; 0: a single one.
+        slices: jobs of the daemon of which this is the report; 0: a single one.
     """
 
     seq: int
