@@ -23,6 +23,13 @@ constexpr size_t kColumns = 60;  // of the timeline
 // Prints a time; "-" if the event has not happened. An event at the job's beginning has 1 ns, because 0 means none.
 std::string At(double seconds) { return seconds == 0 ? "-" : FormatSeconds(seconds <= 1e-9 ? 0 : seconds); }
 
+// From the first submission here until all ranks here have ended, or until now.
+double TotalSeconds(const v1::ExplainJobResponse& job) {
+  double total = job.report().elapsed_seconds();
+  for (const auto& rank : job.ranks()) total = std::max({total, rank.submitted_seconds(), rank.ended_seconds()});
+  return total;
+}
+
 std::string Head(const v1::ExplainJobResponse& job, bool color) {
   const v1::JobReport& report = job.report();
   const bool ended = report.state() == v1::JOB_STATE_DONE || report.state() == v1::JOB_STATE_FAILED;
@@ -30,7 +37,7 @@ std::string Head(const v1::ExplainJobResponse& job, bool color) {
   std::string out = absl::StrCat("job ", report.job().seq(), " of ", report.group(), " (tenant ", report.tenant(),
                                  ", tag ", report.tag(), ") on ", job.node(), ": ");
   absl::StrAppend(&out, Paint(state.text, state.mark, color), ended ? " in " : " for ",
-                  FormatSeconds(report.elapsed_seconds()));
+                  FormatSeconds(TotalSeconds(job)));
   if (report.ratio_to_bound() > 0) {
     absl::StrAppend(&out, "; ", FormatRatio(report.ratio_to_bound()), " x the bound of ",
                     FormatSeconds(report.node_bound_seconds()), " since the last rank here submitted");
@@ -55,7 +62,7 @@ std::string Waits(const v1::ExplainJobResponse& job, bool color) {
   const v1::JobReport& report = job.report();
   Table phases({{"PHASE"}, {"TIME", Align::kRight}, {"OF ALL", Align::kRight}, {""}});
   const auto add = [&](const char* name, double seconds) {
-    const double part = report.elapsed_seconds() > 0 ? seconds / report.elapsed_seconds() : 0;
+    const double total = TotalSeconds(job), part = total > 0 ? seconds / total : 0;
     phases.AddRow({name, FormatSeconds(seconds), absl::StrFormat("%.0f %%", 100 * part), Bar(part, 1, 20)});
   };
   double started = 0;
@@ -153,8 +160,7 @@ std::vector<RailRow> RailRows(const v1::ExplainJobResponse& job, double end) {
 
 std::string Timeline(const v1::ExplainJobResponse& job, bool color) {
   static constexpr const char* kLevels[] = {"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  double end = job.report().elapsed_seconds();
-  for (const auto& rank : job.ranks()) end = std::max(end, rank.ended_seconds());
+  const double end = TotalSeconds(job);
   if (job.chunks_size() == 0 || end <= 0) return "";
   size_t name_width = 0;
   for (const auto& rail : job.rails()) name_width = std::max(name_width, DisplayWidth(rail.rail()));

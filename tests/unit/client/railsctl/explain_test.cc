@@ -169,6 +169,16 @@ TEST(CausesTest, WhatTheDaemonSaysItWaitsForIsNotGuessed) {
   EXPECT_THAT(Causes(job), ::testing::Not(::testing::Contains(HasSubstr("READY"))));
 }
 
+// The report is that of one rank, which may have submitted last.
+TEST(RenderExplanation, TimesAreThoseOfAllRanksHere) {
+  v1::ExplainJobResponse job = EvenJob();
+  job.mutable_ranks(0)->set_ended_seconds(0.112);
+  job.add_ranks()->set_submitted_seconds(0.1);
+  const std::string text = RenderExplanation(job, false);
+  EXPECT_THAT(text, HasSubstr("done in 112 ms"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("waiting for ranks of this node +100 ms +89 %"));
+}
+
 TEST(RenderExplanation, ShowsTheTimelineToScale) {
   const std::string text = RenderExplanation(EvenJob(), false);
   EXPECT_THAT(text, HasSubstr("job 12 of moe (tenant research, tag 7) on n0: done in 12.0 ms; 1.100 x the bound of "
