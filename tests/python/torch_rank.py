@@ -375,7 +375,8 @@ def check_loss():
         assert work.exception().ranks == (last,), work.exception()
     for error in (expect(rails.FailedPreconditionError, f"rank {last}", dist.barrier, group),
                   expect(rails.RailsError, f"recv from rank {last}", dist.recv, torch.zeros(3), last, group)):
-        assert error.ranks == (last,), error
+        assert error.ranks == (last,) and "join again" not in error.text, error
+    assert "make a new group (dist.new_group)" in expect(rails.FailedPreconditionError, "", dist.barrier, group).text
 
 
 def check_gradients(gloo, group):

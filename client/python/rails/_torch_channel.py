@@ -16,6 +16,7 @@ import rails
 from rails._memory import Place
 from rails._torch_staging import MANY_BYTES, PIECES, Parts, Pool, Staging, overlap
 
+_AGAIN = "make a new group (dist.new_group)"  # as torch says it
 _ROOM_TIMEOUT = 1.0  # seconds for which a later job of an operation waits for limits of the daemon
 
 
@@ -239,8 +240,9 @@ class Work(_TorchWork):
         if not isinstance(error, rails.RailsError):
             return error
         ranks = error.ranks if self._members is None else [self._members[rank] for rank in error.ranks]
+        text = error.text.replace("reconnect and join again", _AGAIN).replace("join again", _AGAIN)
         part = f" (job {piece + 1} of {len(self._works)} with a part of its bytes)" if len(self._works) > 1 else ""
-        return type(error)(f"operation {self.number}, {self._what}{part}: {error.text}", error.code, error.node, ranks)
+        return type(error)(f"operation {self.number}, {self._what}{part}: {text}", error.code, error.node, ranks)
 
 
 def _check_distinct(receives: list[Place]) -> None:

@@ -70,12 +70,18 @@ class Options:
     pieces: bool = True
 
 
-def client(socket_dir: str | None = None) -> rails.Client:
-    """The client that the groups of this process share. Connects at the first call, and again if the daemon has exited."""
+def client(socket_dir: str | None = None, timeout: float = 10) -> rails.Client:
+    """The client that the groups of this process share. Connects at the first call, and again if the daemon has exited.
+
+    Args:
+        socket_dir: as of Options.
+        timeout: seconds to try while no daemon answers.
+    """
     place = os.getpid(), socket_dir
     known = _clients.get(place)
     if known is None:
-        known = _clients.setdefault(place, rails.connect(socket_dir, name="torch"))
+        name = " ".join(["torch", *(["rank", os.environ["RANK"]] if "RANK" in os.environ else [])])  # torchrun sets it
+        known = _clients.setdefault(place, rails.connect(socket_dir, name=name, timeout=timeout))
     if not known.connected:
         known.reconnect()
     return known
@@ -104,14 +110,15 @@ class ProcessGroup(dist.ProcessGroup):
         self._ranks = size  # as size(), which asks torch
         self._name, self._timeout = name, timeout.total_seconds()
         self._detail = dist.get_debug_level() == dist.DebugLevel.DETAIL
-        shared = client(options.socket_dir)
+        shared = client(options.socket_dir, min(10, self._timeout))
         restarts = 120.0 if options.restart_limit is None else options.restart_limit
         self._pool = Pool(shared, restarts if options.recovery == "wait" else 0)
         if rank == 0:
-            store.set("rails", f"{secrets.token_hex(8)} {secrets.token_hex(16)}")
-        nonce, key = store.get("rails").decode().split()
+            # Operators see torch's name of the group.
+            store.set("rails", f"{secrets.token_hex(16)} torch {name[:64]} {secrets.token_hex(8)}")
+        key, joined = store.get("rails").decode().split(" ", 1)
         # No methods: what this object keeps must not keep this object, because the groups are left when it is gone.
-        self._join = functools.partial(_join, shared, f"torch {nonce}", key, self._timeout)  # options, suffix, rank, size
+        self._join = functools.partial(_join, shared, joined, key, self._timeout)  # options, suffix, rank, size
         self._options = options
         self._pairs: dict[tuple[int, int], Channel] = {}  # by source and destination
         self._aborted: rails.CancelledError | None = None
