@@ -121,7 +121,7 @@ def test_an_output_that_lands_late_lands_whole(cluster, monkeypatch):
         pool = Pool(client)
         outputs = [torch.zeros(2), torch.zeros(2)]
         work = Work("test", outputs, Parts({}), Parts({}), 0)
-        work._works = [EndedMeanwhile()]
+        work._works = (EndedMeanwhile(),)
         work._staging = Staging(pool, 0, Parts({}), Parts(dict(enumerate(outputs, 1))), (False, False), 1)
         for memory in work._staging._into.values():
             memory.view(np.float32)[:] = 1

@@ -38,8 +38,8 @@ class Work(_TorchWork):
         self.number = 0  # in its channel, from 1
         self._error: Exception | None = None  # why it was not submitted, or has failed
         self._landed = False  # it has ended, and its output is where it belongs
-        self._works: list[rails.Work] = []  # its jobs: one, or one for each piece
-        self._submitted_at: list[float] = []  # of several jobs, seconds
+        self._works: Sequence[rails.Work] = ()  # its jobs: one, or one for each piece
+        self._submitted_at: Sequence[float] = ()  # of several jobs, seconds
         self._staging: Staging | None = None  # None: not needed, or finished
         self._copied = 0, 0, 0  # bytes that this rank copies to staging memory, from it, and to itself
         self._well = False  # its jobs have ended well
@@ -77,7 +77,7 @@ class Work(_TorchWork):
         """Ends the operation at every rank, where it fails with `rails.CancelledError`; one that has not begun, as soon as
         it has. The group is over if the operation was running. Waits at most 10 s for the daemon."""
         self._aborted = True  # submit() reads it after it has set _works: one of the two cancels
-        for work in list(self._works):
+        for work in self._works:
             work.cancel()
 
     @property
@@ -98,7 +98,7 @@ class Work(_TorchWork):
     @property
     def copies_many(self) -> bool:
         """A rank has copied so much in this operation, which has ended, that cutting the next ones is worth it."""
-        return self._well and self._works[-1]._highest_vote() > 0
+        return self._well and bool(self._works) and self._works[-1]._highest_vote() > 0
 
     def synchronize(self) -> None:
         self.wait()
@@ -130,7 +130,7 @@ class Work(_TorchWork):
         out, into = pool.places(sends), pool.places(receives)
         overlaps = out is not None and into is not None and overlap(out, into)
         if not cut and out and into and not overlaps and sends.rows is not None and receives.rows is not None:  # the usual case, fast
-            self._works = [group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, **how)]
+            self._works = (group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=self._tag, **how),)
         else:
             shared = out is not None and not overlaps, into is not None
             pieces = PIECES if cut else 1
@@ -165,8 +165,8 @@ class Work(_TorchWork):
         while True:
             try:
                 at = time.monotonic()
-                self._works.append(group.all_to_all_ranges(*flows, tag=self._tag, vote=int(sum(self._copied[:2]) >= MANY_BYTES), **how))
-                self._submitted_at.append(at)
+                work = group.all_to_all_ranges(*flows, tag=self._tag, vote=int(sum(self._copied[:2]) >= MANY_BYTES), **how)
+                self._works, self._submitted_at = (*self._works, work), (*self._submitted_at, at)
                 return
             except rails.ResourceExhaustedError:
                 if piece == 0 or time.monotonic() > until:
@@ -205,10 +205,15 @@ class Work(_TorchWork):
         until = None if timeout is None else time.monotonic() + timeout
         if self._begun is not None and not self._begun.wait(timeout):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
-        error, staging, well = self._error, self._staging, bool(self._works)
-        for piece, work in enumerate(list(self._works)):
-            failure = self._outcome(piece, work, until)
-            error, well = error or failure, well and failure is None
+        error, staging, well = self._error, self._staging, True
+        for piece, work in enumerate(self._works):
+            try:
+                work._end(None if until is None else max(until - time.monotonic(), 0))
+            except rails.UnfinishedError:
+                raise
+            except rails.RailsError as failure:
+                reason = self._reason(failure, work, piece)
+                error, well = error or reason, well and reason is None
             if staging is not None and error is None:
                 try:
                     staging.land(piece)
@@ -219,20 +224,14 @@ class Work(_TorchWork):
             self._staging = None
         self._error, self._well, self._landed = self._error or error, well, True  # another thread may have been first
 
-    def _outcome(self, piece: int, work: rails.Work, until: float | None) -> Exception | None:
-        """Waits for the end of a job, and returns why it has failed: the same for every thread that asks, whatever its own wait
-        has met."""
+    def _reason(self, failure: rails.RailsError, work: rails.Work, piece: int) -> Exception | None:
+        """Why a job has failed: the same for every thread that asks, whatever its own wait has met."""
+        if not work.done():  # the daemon does not answer, and may do so again
+            raise self.explained(failure) from None
         try:
-            work._end(None if until is None else max(until - time.monotonic(), 0))
-        except rails.UnfinishedError:
-            raise
-        except rails.RailsError as failure:
-            if not work.done():  # the daemon does not answer, and may do so again
-                raise self.explained(failure) from None
-            try:
-                work._end(0)
-            except rails.RailsError as reason:
-                return self.explained(reason, piece)
+            work._end(0)
+        except rails.RailsError as reason:
+            return self.explained(reason, piece)
         return None
 
     def explained(self, error: Exception, piece: int = 0) -> Exception:
@@ -253,7 +252,7 @@ def _check_distinct(receives: list[Place]) -> None:
             raise rails.InvalidArgumentError("tensors that are received overlap each other")
 
 
-def _sum(reports: list[rails.Report], submitted_at: list[float]) -> rails.Report:
+def _sum(reports: list[rails.Report], submitted_at: Sequence[float]) -> rails.Report:
     """The report of jobs that were under way together."""
     if len(reports) == 1:
         return reports[0]
