@@ -28,7 +28,8 @@ struct StreamFlow {
 class StreamFlows {
  public:
   StreamFlows() = default;
-  StreamFlows(const std::vector<StreamFlow>& flows) : StreamFlows(Copy(flows), 0, flows.size()) {}
+  StreamFlows(const std::vector<StreamFlow>& flows)  // NOLINT(google-explicit-constructor): as the list below
+      : StreamFlows(Copy(flows), 0, flows.size()) {}
   StreamFlows(std::initializer_list<StreamFlow> flows) : StreamFlows(Copy(flows), 0, flows.size()) {}
   // Flows [begin, end) of the table, which make up the whole stream.
   StreamFlows(std::shared_ptr<const StreamFlow[]> table, size_t begin, size_t end)

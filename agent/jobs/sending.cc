@@ -168,8 +168,8 @@ void Sending::GivePool(RailMask rails, RailMask also, uint32_t weight) {
       const RailMask among = full && (used & rails) != 0 ? used & rails : rails;
       const bool moves = move_to_.has_value() && (among & RailBit(*move_to_)) != 0;
       stretch.rail = moves ? *move_to_ : LeastLoaded(among, more.data());
+      more[stretch.rail] += stretch.length_bytes;
     }
-    more[stretch.rail] += stretch.length_bytes;
     used |= RailBit(stretch.rail);
   }
   const auto count = static_cast<uint32_t>(std::popcount(used));
