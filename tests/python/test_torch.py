@@ -1,6 +1,7 @@
 """The backend of torch.distributed, held against Gloo in the same processes."""
 
 import concurrent.futures
+import datetime
 import os
 import subprocess
 import sys
@@ -113,6 +114,28 @@ def test_pieces_wait_for_room(cluster):
             with pytest.raises(rails.ResourceExhaustedError, match="operation 1, test"):  # it stays the reason
                 channel.begin(Work("test", [], parts, parts, 0))
         assert (group.jobs, group.left) == (1, True)
+
+
+class Silent(EndedMeanwhile):
+    """A job whose daemon does not answer."""
+
+    def _end(self, _):
+        raise rails.UnavailableError("railsd runs but does not answer")
+
+    def done(self):
+        return False
+
+
+def test_an_operation_of_unknown_end_lets_none_begin():
+    """The votes of the last operation decide how the next is cut: a rank that has not seen them must not guess."""
+    group = Limited()
+    channel = Channel(lambda: group, None, {"timeout": 0.1}, True)
+    channel._group, channel._last = group, Work("first", [], Parts({}), Parts({}), 0)
+    channel._last._works = (Silent(),)
+    second = channel.begin(Work("second", [], Parts({}), Parts({}), 0))
+    with pytest.raises(rails.UnavailableError, match="does not answer"):
+        second.wait(datetime.timedelta(seconds=60))
+    assert (group.jobs, group.left) == (0, True)
 
 
 def test_an_output_that_lands_late_lands_whole(cluster, monkeypatch):

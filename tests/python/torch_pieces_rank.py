@@ -48,7 +48,7 @@ def check_votes(group):
 
 
 def check_shared(group):
-    """Nothing is copied, and nothing cut."""
+    """Shared tensors are not copied, and their operations not cut."""
     sent, received = (rails.torch.empty(WORLD << 20, dtype=torch.int64) for _ in range(2))
     for _ in range(3):
         work = dist.all_to_all_single(received.zero_(), sent.fill_(RANK), group=group, async_op=True)

@@ -319,11 +319,12 @@ def check_detail():
     a, b = torch.zeros(WORLD), torch.zeros(WORLD)
     dist.all_to_all_single(a, b, group=group)
     dtype = torch.int32 if RANK == 1 else torch.float32
-    expect(rails.InvalidArgumentError, f"operation 2, all_to_all_single of {dtype}", dist.all_to_all_single, a.to(dtype),
-           b.to(dtype), group=group)
+    error = expect(rails.InvalidArgumentError, f"operation 2, all_to_all_single of {dtype}", dist.all_to_all_single, a.to(dtype),
+                   b.to(dtype), group=group)
+    assert ": tag: rank" in error.text, error
     name, call, arguments = (("barrier", dist.barrier, []) if RANK else
                              ("all_gather_into_tensor of torch.float32", dist.all_gather_into_tensor, [a[:0], b[:0]]))
-    expect(rails.InvalidArgumentError, f"operation 3, {name}", call, *arguments, group=group)
+    assert ": tag: rank" in expect(rails.InvalidArgumentError, f"operation 3, {name}", call, *arguments, group=group).text
     dist.barrier(group)
     dist.set_debug_level(dist.DebugLevel.OFF)
 

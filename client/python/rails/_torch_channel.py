@@ -193,10 +193,17 @@ class Work(_TorchWork):
         if self._begun is not None:
             self._begun.set()
 
-    def end(self) -> None:
-        """Waits until the operation, which has begun, has ended, well or not."""
-        with contextlib.suppress(Exception):
-            self.wait()
+    def end(self, timeout: float) -> None:
+        """Waits until the operation, which has begun, has ended, well or not. Raises why its end is not known in time: the next
+        one would be cut as this rank thinks, and not as all do."""
+        until = time.monotonic() + timeout
+        while not self._landed:
+            try:
+                self.wait()
+            except Exception:
+                if not self._landed and time.monotonic() > until:
+                    raise
+                time.sleep(0 if self._landed else 0.05)
 
     def _settle(self, timeout: float | None) -> None:
         """Waits until the operation has ended, well or not, and brings the output from shared memory to where it belongs."""
@@ -339,7 +346,7 @@ class Channel:
             self.open()
             while self._wants_next():
                 if self._last is not None:
-                    self._last.end()
+                    self._last.end(self._how["timeout"])
                 with self._lock:
                     if self._waiting:  # else closed meanwhile
                         self._submit_first()
