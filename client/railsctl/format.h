@@ -33,6 +33,8 @@ std::string FormatBitRate(double bytes_per_second);
 std::string FormatByteRate(double bytes_per_second);
 // "250 ns", "12.5 us", "3.20 ms", "1.25 s", "2m 05s", "3h 04m", "2d 03h".
 std::string FormatSeconds(double seconds);
+// Times over their bounds that are less than this mean rails that are faster than their configured speeds.
+constexpr double kLeastRatio = 0.95;
 // "1.014"; "-" when not finite or 0.
 std::string FormatRatio(double ratio);
 

@@ -15,8 +15,6 @@ namespace {
 constexpr double kNotable = 0.05;
 // A rail is slow if it delivers less than this part of the best rail's rate, each relative to its speed.
 constexpr double kSlow = 0.8;
-// A job that takes less than this part of its bound has rails that are faster than their configured speeds.
-constexpr double kImpossible = 0.95;
 // A rail has more to do if its share exceeds the mean by this factor.
 constexpr double kUnevenShare = 1.02;
 
@@ -148,7 +146,7 @@ void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
 // Bounds, shares and the ratios of reports follow the speeds.
 void AddSpeeds(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
   const double ratio = job.report().ratio_to_bound();
-  if (ratio <= 0 || ratio >= kImpossible) return;
+  if (ratio <= 0 || ratio >= kLeastRatio) return;
   std::string rails;
   for (const auto& rail : job.rails()) {
     if (Delivered(rail) <= 1) continue;

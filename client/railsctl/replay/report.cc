@@ -14,9 +14,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Align = Table::Align;
 
-// A time below this part of the bound means wrong speeds.
-constexpr double kImpossible = 0.95;
-
 double Ratio(double seconds, double bound_seconds) { return bound_seconds > 0 ? seconds / bound_seconds : 0; }
 
 // An unknown ratio becomes null.
@@ -242,7 +239,7 @@ std::string RenderReplay(const ReplayReport& report, bool color) {
     absl::StrAppend(&out, FormatBytes(eager), " in short exchanges went with messages; no rail carried them\n");
   }
   const PhaseResult total = Total(report);
-  if (Ratio(total.seconds, total.bound_seconds) < kImpossible && total.bound_seconds > 0) {
+  if (Ratio(total.seconds, total.bound_seconds) < kLeastRatio && total.bound_seconds > 0) {
     absl::StrAppend(&out,
                     Paint("faster than the bound: the rails are faster than their configured speeds, which bounds "
                           "and shares follow (`railsctl rails` shows them)",
